@@ -1,0 +1,69 @@
+package catalog
+
+import (
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Backend is a member of the fleet as the catalog knows it (a shard in mongos' words).
+type Backend struct {
+	// ID is the operator's name for it, "shard" in mongos commands.
+	ID string
+	// URI is its connection string; it may hold credentials and never reaches a client or a log.
+	URI string
+	// Host is what config.shards shows: "rs/h1:p,h2:p" or "h:p".
+	Host string
+	// Draining says that removeShard has begun: nothing new is placed on it.
+	Draining bool
+	// DrainedAt is when its last partition left it; zero until then. The backend leaves the fleet
+	// only after the retry window has passed since.
+	DrainedAt time.Time
+	// TopologyTime is what config.shards shows as topologyTime.
+	TopologyTime bson.Timestamp
+}
+
+// Database is a database known to the catalog.
+type Database struct {
+	Name string
+	// Primary is the id of the backend that holds its collections without a map.
+	Primary string
+	UUID    bson.Binary
+	Created time.Time
+}
+
+// CollectionSettings are what an operator set for one namespace; they may change without a new map.
+type CollectionSettings struct {
+	NS string
+	// MaxPartitionBytes, if positive, takes the place of the fleet's limit for this namespace.
+	MaxPartitionBytes int64
+	// NoBalance says that the monitor leaves the collection alone.
+	NoBalance bool
+}
+
+// Snapshot is all of the catalog that requests read, at one moment. It is immutable.
+type Snapshot struct {
+	// Maps has the newest map of each namespace that has one, dropped ones too.
+	Maps map[string]*Map
+	// Databases by name.
+	Databases map[string]*Database
+	// Backends by id.
+	Backends map[string]*Backend
+	// Collections has the settings by namespace.
+	Collections map[string]CollectionSettings
+	// BalancerStopped says that balancerStop is in force: no automatic split, move or merge.
+	BalancerStopped bool
+	// ClusterID is config.version's clusterId.
+	ClusterID bson.ObjectID
+	// Views has the definitions of views known by the catalog; empty until views come.
+}
+
+// Map returns the newest map of ns, nil when ns has none.
+func (s *Snapshot) Map(ns string) *Map { return s.Maps[ns] }
+
+// SplitNS splits "db.collection" at its first dot; coll is empty when there is none.
+func SplitNS(ns string) (db, coll string) {
+	db, coll, _ = strings.Cut(ns, ".")
+	return db, coll
+}

@@ -1,0 +1,41 @@
+package partition
+
+import "context"
+
+// Enter passes the gates of all parts, or of none: while one of them is closed it holds nothing and waits.
+// It returns ErrReplan when the map has changed since the parts' collection was looked up, and ctx's cause
+// when that ends first. After nil the caller must call Leave with the same arguments, exactly once.
+func Enter(ctx context.Context, parts []*Part, mode Mode) error {
+	for {
+		wait, err := tryAll(parts, mode)
+		if err != nil {
+			return err
+		}
+		if wait == nil {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func tryAll(parts []*Part, mode Mode) (<-chan struct{}, error) {
+	for i, p := range parts {
+		wait, err := p.gate.tryEnter(p.version, mode)
+		if wait != nil || err != nil {
+			Leave(parts[:i], mode)
+			return wait, err
+		}
+	}
+	return nil, nil
+}
+
+// Leave leaves the gates that Enter passed.
+func Leave(parts []*Part, mode Mode) {
+	for _, p := range parts {
+		p.gate.leave(mode)
+	}
+}

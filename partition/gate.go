@@ -1,0 +1,193 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Mode says what a request does behind a gate.
+type Mode uint8
+
+const (
+	// Read may pass a gate that is closed for writes only (a standalone's copy).
+	Read Mode = iota
+	// Write changes documents, indexes or options.
+	Write
+)
+
+// Closed says how far a gate is closed.
+type Closed uint8
+
+const (
+	// Open lets everything pass.
+	Open Closed = iota
+	// ClosedWrites holds writes; a standalone's copy needs no more.
+	ClosedWrites
+	// ClosedAll holds everything new.
+	ClosedAll
+	// Retired never opens again: the newest map does not name the home. Whoever waits plans again.
+	Retired
+)
+
+// ErrReplan says that the map has changed since the request was planned: take the current View and
+// plan again. Nothing is held.
+var ErrReplan = errors.New("partition: the map has changed, plan again")
+
+// Home names a physical collection: on which backend, in which database, under which physical name.
+type Home struct {
+	Backend  string
+	DB       string
+	Physical string
+}
+
+// Gate is the point every request to one home passes in this process.
+// Its zero value is not usable; a Table makes gates.
+type Gate struct {
+	home Home
+
+	mu sync.Mutex
+	// version is the version of the map that the gate is open for; 0 for a namespace without a map.
+	version int64
+	state   Closed
+	// reads and writes are the requests inside.
+	reads, writes int
+	// drains counts what outlives a request: cursors and, later, transactions. They pass a closed gate.
+	drains int
+	// changed is closed and replaced whenever anybody who waits should look again.
+	changed chan struct{}
+}
+
+func newGate(h Home, version int64) *Gate {
+	return &Gate{home: h, version: version, changed: make(chan struct{})}
+}
+
+// Home returns what the gate stands before.
+func (g *Gate) Home() Home { return g.home }
+
+// tryEnter enters if the gate is open for mode at version. When it must wait it returns the channel
+// to wait on.
+func (g *Gate) tryEnter(version int64, mode Mode) (wait <-chan struct{}, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.state == Retired || g.version > version:
+		return nil, ErrReplan
+	case g.state == ClosedAll || g.state == ClosedWrites && mode == Write:
+		return g.changed, nil
+	case g.version < version:
+		// The view is newer than this gate: the table is between two steps of applying a map.
+		return g.changed, nil
+	}
+	if mode == Write {
+		g.writes++
+	} else {
+		g.reads++
+	}
+	return nil, nil
+}
+
+func (g *Gate) leave(mode Mode) {
+	g.mu.Lock()
+	if mode == Write {
+		g.writes--
+	} else {
+		g.reads--
+	}
+	if g.state != Open {
+		g.wakeLocked()
+	}
+	g.mu.Unlock()
+}
+
+func (g *Gate) wakeLocked() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// Hold counts something that outlives its request, a cursor for instance, for the drain of the home.
+// It may only be called inside the gate. Release it exactly once with Unhold.
+func (g *Gate) Hold() {
+	g.mu.Lock()
+	g.drains++
+	g.mu.Unlock()
+}
+
+// Unhold ends a Hold.
+func (g *Gate) Unhold() {
+	g.mu.Lock()
+	g.drains--
+	g.wakeLocked()
+	g.mu.Unlock()
+}
+
+// Close closes the gate as far as c says, ClosedWrites or ClosedAll; a gate is never opened by it.
+// Requests inside go on. A retired gate stays retired.
+func (g *Gate) Close(c Closed) {
+	g.mu.Lock()
+	if c > g.state && g.state != Retired {
+		g.state = c
+		g.wakeLocked()
+	}
+	g.mu.Unlock()
+}
+
+// open reopens the gate for a map version, which must name its home.
+func (g *Gate) open(version int64) {
+	g.mu.Lock()
+	if g.state != Retired {
+		if version > g.version {
+			g.version = version
+		}
+		g.state = Open
+		g.wakeLocked()
+	}
+	g.mu.Unlock()
+}
+
+// setVersion moves an open gate to a newer version of the map that still names its home.
+func (g *Gate) setVersion(version int64) {
+	g.mu.Lock()
+	if g.state != Retired && version > g.version {
+		g.version = version
+		g.wakeLocked()
+	}
+	g.mu.Unlock()
+}
+
+// retire closes the gate for good.
+func (g *Gate) retire() {
+	g.mu.Lock()
+	g.state = Retired
+	g.wakeLocked()
+	g.mu.Unlock()
+}
+
+// WaitQuiet waits until no request that the closing holds back is inside: writes for ClosedWrites,
+// reads and writes for ClosedAll. Cursors do not count. It returns ctx's error when that ends first.
+func (g *Gate) WaitQuiet(ctx context.Context) error {
+	return g.wait(ctx, func() bool {
+		return g.writes == 0 && (g.reads == 0 || g.state == ClosedWrites)
+	})
+}
+
+// WaitDrained waits until nothing at all is inside: no request, no cursor.
+func (g *Gate) WaitDrained(ctx context.Context) error {
+	return g.wait(ctx, func() bool { return g.writes == 0 && g.reads == 0 && g.drains == 0 })
+}
+
+func (g *Gate) wait(ctx context.Context, done func() bool) error {
+	for {
+		g.mu.Lock()
+		ok, ch := done(), g.changed
+		g.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package partition
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/shardway/shardway/catalog"
+)
+
+// Table holds the gates of this process and the View that requests plan with.
+// It is safe for concurrent use.
+type Table struct {
+	view atomic.Pointer[View]
+
+	mu    sync.Mutex
+	gates map[Home]*Gate
+	// applied is the version of each namespace's map that the gates are at.
+	applied map[string]int64
+}
+
+// NewTable makes an empty table: its View knows no database until Apply.
+func NewTable() *Table {
+	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}}
+	t.view.Store(&View{Catalog: &catalog.Snapshot{}, table: t, mapped: map[string]*Collection{}})
+	return t
+}
+
+// View returns the current view. A request takes it once per plan.
+func (t *Table) View() *View { return t.view.Load() }
+
+// Gate returns the gate of a home, nil if nothing has used the home yet.
+func (t *Table) Gate(h Home) *Gate {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gates[h]
+}
+
+// GateFor returns the gate of a home, making it, open at version, if nothing has used the home yet. The member package
+// closes with it what no request has touched so far.
+func (t *Table) GateFor(h Home, version int64) *Gate { return t.gate(h, version) }
+
+func (t *Table) gate(h Home, version int64) *Gate {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gateLocked(h, version)
+}
+
+// plainGate returns the gate of a namespace without a map, nil when v is not the current view: the home may have
+// been retired, dropped and forgotten since.
+func (t *Table) plainGate(v *View, h Home) *Gate {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.view.Load() != v {
+		return nil
+	}
+	return t.gateLocked(h, 0)
+}
+
+// Close closes the gates of homes of ns as far as c says, for a closing that version ends will end. It reports false,
+// and closes nothing, when that version has already been applied. The gates are returned to wait on.
+func (t *Table) Close(ns string, homes []Home, ends int64, c Closed) (gates []*Gate, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.applied[ns]
+	if v >= ends {
+		return nil, false
+	}
+	for _, h := range homes {
+		g := t.gateLocked(h, v)
+		g.Close(c)
+		gates = append(gates, g)
+	}
+	return gates, true
+}
+
+func (t *Table) gateLocked(h Home, version int64) *Gate {
+	g := t.gates[h]
+	if g == nil {
+		g = newGate(h, version)
+		t.gates[h] = g
+	}
+	return g
+}
+
+// Apply makes s the snapshot that requests plan with. For each namespace whose map is newer than the one
+// applied before, homes that the new map names are opened at its version (whatever closed them has ended: only a new map
+// ends a closing), and all its other homes are retired. Apply must be called with snapshots in the order in which the catalog
+// made them.
+func (t *Table) Apply(s *catalog.Snapshot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.view.Load()
+	v := &View{Catalog: s, table: t, mapped: make(map[string]*Collection, len(s.Maps))}
+	var changed []*Collection
+	for ns, m := range s.Maps {
+		if c := old.mapped[ns]; c != nil && c.Map.V == m.V {
+			v.mapped[ns] = c
+			continue
+		}
+		c := t.collectionLocked(ns, m)
+		v.mapped[ns] = c
+		changed = append(changed, c)
+	}
+	// The view first: whoever is woken by a gate plans with the new one.
+	t.view.Store(v)
+	for _, c := range changed {
+		t.settleLocked(old, c)
+	}
+}
+
+func (t *Table) collectionLocked(ns string, m *catalog.Map) *Collection {
+	db, name := catalog.SplitNS(ns)
+	c := &Collection{NS: ns, DB: db, Name: name, Map: m, Key: m.Key, Parts: make([]*Part, len(m.Partitions))}
+	for i, p := range m.Partitions {
+		h := Home{Backend: p.Backend, DB: db, Physical: p.Physical}
+		c.Parts[i] = &Part{Home: h, Range: p.Range, Info: p, gate: t.gateLocked(h, m.V), version: m.V}
+	}
+	return c
+}
+
+// settleLocked opens what the new map names and retires what the old one, or the absence of one, did.
+func (t *Table) settleLocked(old *View, c *Collection) {
+	keep := make(map[Home]bool, len(c.Parts))
+	for _, p := range c.Parts {
+		keep[p.Home] = true
+		p.gate.open(c.Map.V)
+	}
+	var before []*Part
+	if oc := old.mapped[c.NS]; oc != nil {
+		before = oc.Parts
+	} else if oc, ok := old.plain.Load(c.NS); ok {
+		before = oc.(*Collection).Parts
+	} else if d := old.Catalog.Databases[c.DB]; d != nil {
+		h := Home{Backend: d.Primary, DB: c.DB, Physical: c.Name}
+		before = []*Part{{Home: h, gate: t.gateLocked(h, 0)}}
+	}
+	for _, p := range before {
+		if !keep[p.Home] {
+			p.gate.retire()
+		}
+	}
+	t.applied[c.NS] = c.Map.V
+}
+
+// Forget drops the gate of a home that no map names any more and that nothing uses; its physical name is never used again.
+func (t *Table) Forget(h Home) {
+	t.mu.Lock()
+	delete(t.gates, h)
+	t.mu.Unlock()
+}
