@@ -1,0 +1,12 @@
+//go:build !linux
+
+package fleet
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+func setChildAttributes(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+}
