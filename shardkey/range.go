@@ -106,7 +106,9 @@ func (r Range) String() string {
 
 // AppendLower appends the element name: r.Lo as clients see it: MinKey at the beginning of the hash
 // space, else NumberLong(Lo − 2^63).
-func (r Range) AppendLower(dst []byte, name string) []byte { return AppendBound(dst, name, r.Lo, false) }
+func (r Range) AppendLower(dst []byte, name string) []byte {
+	return AppendBound(dst, name, r.Lo, false)
+}
 
 // AppendUpper appends the element name: r.Hi as clients see it: MaxKey at the end of the hash space,
 // else NumberLong(Hi − 2^63).
