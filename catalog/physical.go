@@ -41,3 +41,9 @@ func LogicalName(coll string) string {
 
 // IsInternalDB reports whether db is one of ours, hidden from clients.
 func IsInternalDB(db string) bool { return db == DB || db == MemberDB }
+
+// physicalIn finds physical names within a text.
+var physicalIn = regexp.MustCompile(`@[0-9a-f]+\.[0-9]+\.[0-9]+`)
+
+// HidePhysicalNames replaces physical names in a text that a backend made by the collections' own.
+func HidePhysicalNames(text string) string { return physicalIn.ReplaceAllString(text, "") }

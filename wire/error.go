@@ -1,0 +1,169 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// Error is an error as MongoDB reports it: it becomes the reply {ok:0, errmsg, code, codeName}.
+type Error struct {
+	Code    Code
+	Message string
+	// Labels become errorLabels.
+	Labels []string
+	// Extra is a document whose fields are appended to the reply; nil for none.
+	Extra bson.Raw
+}
+
+// Errorf makes an Error.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s (%d): %s", e.Code.Name(), int32(e.Code), e.Message)
+}
+
+// WireError returns e; see AsError.
+func (e *Error) WireError() *Error { return e }
+
+// HasLabel reports whether the error carries a label.
+func (e *Error) HasLabel(label string) bool {
+	for _, l := range e.Labels {
+		if l == label {
+			return true
+		}
+	}
+	return false
+}
+
+// FatalError says that what was read cannot be trusted: the connection is closed without a reply.
+type FatalError struct {
+	Code    Code
+	Message string
+}
+
+// Fatalf makes a FatalError.
+func Fatalf(code Code, format string, args ...any) *FatalError {
+	return &FatalError{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func (e *FatalError) Error() string {
+	return fmt.Sprintf("%s (%d): %s", e.Code.Name(), int32(e.Code), e.Message)
+}
+
+// wireErrorer is an error of another package that knows what it is to a client.
+type wireErrorer interface{ WireError() *Error }
+
+// AsError turns any error into the one a client is told: an *Error, or what an error says of itself by a method
+// WireError() *Error, as it is; a deadline 50 MaxTimeMSExpired; a cancellation 279 ClientDisconnect; trouble of the network
+// 6 HostUnreachable; anything else 1 InternalError. It returns nil for nil.
+func AsError(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var we wireErrorer
+	if errors.As(err, &we) {
+		return we.WireError()
+	}
+	var ne net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return Errorf(MaxTimeMSExpired, "operation exceeded time limit")
+	case errors.Is(err, context.Canceled):
+		return Errorf(ClientDisconnect, "operation was interrupted because the client disconnected")
+	case errors.As(err, &ne), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return Errorf(HostUnreachable, "%v", err)
+	}
+	return Errorf(InternalError, "%v", err)
+}
+
+// AppendErrorReply appends the reply document for err to dst.
+func AppendErrorReply(dst []byte, err error) []byte {
+	e := AsError(err)
+	start, dst := bsoncore.AppendDocumentStart(dst)
+	dst = bsoncore.AppendDoubleElement(dst, "ok", 0)
+	dst = bsoncore.AppendStringElement(dst, "errmsg", e.Message)
+	dst = bsoncore.AppendInt32Element(dst, "code", int32(e.Code))
+	dst = bsoncore.AppendStringElement(dst, "codeName", e.Code.Name())
+	if len(e.Labels) > 0 {
+		at, d := bsoncore.AppendArrayElementStart(dst, "errorLabels")
+		for i, l := range e.Labels {
+			d = bsoncore.AppendStringElement(d, fmt.Sprint(i), l)
+		}
+		dst, _ = bsoncore.AppendArrayEnd(d, at)
+	}
+	if len(e.Extra) > 5 {
+		dst = append(dst, e.Extra[4:len(e.Extra)-1]...)
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, start)
+	return dst
+}
+
+// ReplyOK reports whether a reply's ok field is true; it may be any number type. A reply without one is not ok.
+func ReplyOK(body bson.Raw) bool {
+	v, err := bsoncore.Document(body).LookupErr("ok")
+	if err != nil {
+		return false
+	}
+	if b, isBool := v.BooleanOK(); isBool {
+		return b
+	}
+	f, isNum := v.AsFloat64OK()
+	return isNum && f != 0
+}
+
+// ErrorFromReply returns the error that an ok:0 reply tells, nil when the reply is ok. Fields beyond the usual are kept in Extra;
+// the bytes are copied.
+func ErrorFromReply(body bson.Raw) *Error {
+	if ReplyOK(body) {
+		return nil
+	}
+	e := &Error{Code: InternalError, Message: "the backend's reply has neither ok nor an error"}
+	extra := bsoncore.NewDocumentBuilder().Build()[:4]
+	elems, _ := bsoncore.Document(body).Elements()
+	for _, el := range elems {
+		v := el.Value()
+		switch el.Key() {
+		case "ok", "codeName", "$clusterTime", "operationTime", "topologyVersion", "$gleStats", "$configServerState", "lastCommittedOpTime":
+		case "errmsg":
+			if s, ok := v.StringValueOK(); ok {
+				e.Message = s
+			}
+		case "code":
+			if n, ok := v.AsInt64OK(); ok {
+				e.Code = Code(n)
+			}
+		case "errorLabels":
+			e.Labels = labelsOf(v)
+		default:
+			extra = append(extra, el...)
+		}
+	}
+	if len(extra) > 4 {
+		extra, _ = bsoncore.AppendDocumentEnd(extra, 0)
+		e.Extra = bson.Raw(extra)
+	}
+	return e
+}
+
+func labelsOf(v bsoncore.Value) []string {
+	arr, ok := v.ArrayOK()
+	if !ok {
+		return nil
+	}
+	var labels []string
+	values, _ := arr.Values()
+	for _, l := range values {
+		if s, ok := l.StringValueOK(); ok {
+			labels = append(labels, s)
+		}
+	}
+	return labels
+}

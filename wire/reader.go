@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+)
+
+// firstRead is how much a reader asks for when a message begins; most requests fit.
+const firstRead = 4 << 10
+
+// Reader reads whole messages from a connection. It reads as much as there is, so that a message costs one system call
+// and pipelined ones less, and on plain TCP it holds no buffer while nothing is there. It is not safe for concurrent use.
+type Reader struct {
+	src io.Reader
+	raw syscall.RawConn
+	// left are bytes read beyond the last message.
+	left *Buffer
+}
+
+// NewReader makes a reader of src. If src is a *net.TCPConn, buffers are taken only once bytes are there.
+func NewReader(src io.Reader) *Reader {
+	r := &Reader{src: src}
+	if tcp, ok := src.(*net.TCPConn); ok {
+		if raw, err := tcp.SyscallConn(); err == nil {
+			r.raw = raw
+		}
+	}
+	return r
+}
+
+// Buffered reports how many bytes beyond the last message have been read already.
+func (r *Reader) Buffered() int {
+	if r.left == nil {
+		return 0
+	}
+	return len(r.left.B)
+}
+
+// Release gives back what the reader holds; it must not be used afterwards.
+func (r *Reader) Release() {
+	r.left.Release()
+	r.left = nil
+}
+
+// ReadMessage reads one message; the caller owns it. It returns io.EOF only when the connection ended between two messages,
+// io.ErrUnexpectedEOF when within one, and a *FatalError for a length outside the limits.
+func (r *Reader) ReadMessage() (Message, error) {
+	buf := r.left
+	r.left = nil
+	have := 0
+	if buf != nil {
+		have = len(buf.B)
+	}
+	for {
+		if have >= HeaderLen {
+			return r.finish(buf, have)
+		}
+		var n int
+		var err error
+		if buf == nil {
+			buf, n, err = r.first()
+		} else {
+			buf.B = buf.B[:cap(buf.B)]
+			n, err = r.src.Read(buf.B[have:])
+		}
+		have += n
+		if n == 0 && err != nil {
+			buf.Release()
+			if errors.Is(err, io.EOF) && have > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return Message{}, err
+		}
+		buf.B = buf.B[:have]
+	}
+}
+
+// first waits for the first bytes of a message.
+func (r *Reader) first() (*Buffer, int, error) {
+	if r.raw == nil {
+		buf := GetBuffer(firstRead)
+		n, err := r.src.Read(buf.B)
+		return buf, n, err
+	}
+	var buf *Buffer
+	var n int
+	var rerr error
+	err := r.raw.Read(func(fd uintptr) bool {
+		buf = GetBuffer(firstRead)
+		for {
+			n, rerr = syscall.Read(int(fd), buf.B)
+			if rerr != syscall.EINTR {
+				break
+			}
+		}
+		if rerr == syscall.EAGAIN {
+			buf.Release()
+			buf = nil
+			return false
+		}
+		return true
+	})
+	n = max(n, 0)
+	switch {
+	case err != nil:
+		return buf, n, err
+	case rerr != nil:
+		return buf, n, rerr
+	case n == 0:
+		return buf, 0, io.EOF
+	}
+	return buf, n, nil
+}
+
+// finish reads the rest of the message whose header is in buf and keeps what was read beyond it.
+func (r *Reader) finish(buf *Buffer, have int) (Message, error) {
+	h, err := ParseHeader(buf.B)
+	if err != nil {
+		buf.Release()
+		return Message{}, err
+	}
+	size := int(h.MessageLength)
+	if have < size {
+		buf.B = buf.B[:have]
+		buf.Grow(size - have)
+		buf.B = buf.B[:size]
+		if _, err := io.ReadFull(r.src, buf.B[have:]); err != nil {
+			buf.Release()
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return Message{}, err
+		}
+	} else if have > size {
+		r.left = GetBuffer(have - size)
+		copy(r.left.B, buf.B[size:have])
+		buf.B = buf.B[:size]
+	}
+	return Message{Header: h, Buf: buf}, nil
+}
