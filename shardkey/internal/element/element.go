@@ -135,3 +135,6 @@ func Lookup(doc []byte, name string) (v bsoncore.Value, found bool) {
 	}
 	return bsoncore.Value{}, false
 }
+
+// More reports whether there are bytes behind the last element.
+func (it *Iter) More() bool { return len(it.rest) > 0 }
