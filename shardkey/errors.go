@@ -1,10 +1,13 @@
 package shardkey
 
-import "errors"
+import "github.com/shardway/shardway/wire"
 
+// Errors of the hot path are made once: an *wire.Error is never changed after it was made.
 var (
-	errArrayValue  = errors.New("the shard key's value is an array")
-	errArrayOnPath = errors.New("an array on the shard key's path")
-	errMalformed   = errors.New("invalid BSON")
-	errTooDeep     = errors.New("BSON nested too deep")
+	errArrayValue = wire.Errorf(wire.ShardKeyNotFound,
+		"Shard key cannot contain array values or array descendants: the shard key's value is an array")
+	errArrayOnPath = wire.Errorf(wire.ShardKeyNotFound,
+		"Shard key cannot contain array values or array descendants: there is an array on the shard key's path")
+	errMalformed = wire.Errorf(wire.InvalidBSON, "invalid BSON: a length or a type that cannot be")
+	errTooDeep   = wire.Errorf(wire.Overflow, "cannot nest a document deeper than %d levels", maxDepth)
 )
