@@ -1,0 +1,162 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// within runs f inside the gates of the parts that plan chose for ns, planning again whenever the map has
+// changed before they were entered. The collection is nil for an unknown database: plan and f get it as it is, with no parts.
+func (r *Router) within(ctx context.Context, ns string, mode partition.Mode,
+	plan func(*partition.Collection) ([]*partition.Part, error),
+	f func(*partition.Collection, []*partition.Part) error) error {
+	for {
+		c := r.cfg.Table.View().Collection(ns)
+		parts, err := plan(c)
+		if err != nil {
+			return err
+		}
+		err = partition.Enter(ctx, parts, mode)
+		if errors.Is(err, partition.ErrReplan) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return inside(c, parts, mode, f)
+	}
+}
+
+func inside(c *partition.Collection, parts []*partition.Part, mode partition.Mode, f func(*partition.Collection, []*partition.Part) error) error {
+	defer partition.Leave(parts, mode)
+	return f(c, parts)
+}
+
+// target is where one message goes.
+type target struct {
+	// Backend is the id of the backend.
+	Backend string
+	// Host pins to one of its hosts (cursors); empty lets ReadPref choose.
+	Host string
+	// ReadPref is nil for the primary.
+	ReadPref *readpref.ReadPref
+}
+
+// call is a message that was sent and whose reply is still to be read.
+type call struct {
+	r       *Router
+	lease   Lease
+	backend string
+	pending *backend.Call
+}
+
+// send sends one whole OP_MSG, looking at the lease first. msg must stay untouched until wait returns. Every call must be waited for.
+func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
+	b := r.cfg.Backends.Get(t.Backend)
+	if b == nil {
+		return call{}, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", t.Backend)
+	}
+	c := call{r: r, backend: t.Backend}
+	if r.cfg.Member != nil {
+		c.lease = r.cfg.Member.Lease(t.Backend)
+		if !c.lease.Valid() {
+			return call{}, leaseError(t.Backend)
+		}
+	}
+	var err error
+	c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host})
+	return c, err
+}
+
+// wait reads the reply and looks at the lease again: a reply that came after its end proves nothing. State changes of
+// the backend are cloaked (mongos-behaviour §1.7). An ok:0 reply is returned as a reply, not as an error.
+func (c call) wait() (backend.Reply, error) {
+	reply, err := c.pending.Wait()
+	if c.lease != nil && !c.lease.Valid() {
+		if err == nil {
+			reply.Release()
+		}
+		return backend.Reply{}, leaseError(c.backend)
+	}
+	if err != nil {
+		return backend.Reply{}, err
+	}
+	reply.Body = backend.Cloak(reply.Body)
+	return reply, nil
+}
+
+func leaseError(backendID string) error {
+	return &wire.Error{Code: wire.HostUnreachable, Labels: []string{"RetryableWriteError"},
+		Message: "this proxy's lease at backend '" + backendID + "' has ended; the outcome of the operation is unknown, retry it"}
+}
+
+// do sends to one target and waits.
+func (r *Router) do(ctx context.Context, t target, msg []byte) (backend.Reply, error) {
+	c, err := r.send(ctx, t, msg)
+	if err != nil {
+		return backend.Reply{}, err
+	}
+	return c.wait()
+}
+
+// scatter sends msgs[i] to targets[i], all before the first reply is read, and returns replies and errors by position.
+// Replies without an error must be released.
+func (r *Router) scatter(ctx context.Context, targets []target, msgs [][]byte) ([]backend.Reply, []error) {
+	calls := make([]call, len(targets))
+	replies := make([]backend.Reply, len(targets))
+	errs := make([]error, len(targets))
+	for i, t := range targets {
+		calls[i], errs[i] = r.send(ctx, t, msgs[i])
+	}
+	for i := range calls {
+		if errs[i] == nil {
+			replies[i], errs[i] = calls[i].wait()
+		}
+	}
+	return replies, errs
+}
+
+// commandError returns a reply's error with physical names replaced, nil when the reply is ok.
+func commandError(body bson.Raw) error {
+	e := wire.ErrorFromReply(body)
+	if e == nil {
+		return nil
+	}
+	e.Message = cleanNames(e.Message)
+	return e
+}
+
+// cleanNames replaces the physical names in a text that a backend made ("db.people@1f.2.0" → "db.people").
+func cleanNames(s string) string {
+	if strings.IndexByte(s, '@') < 0 {
+		return s
+	}
+	return catalog.HidePhysicalNames(s)
+}
+
+// withDeadline gives ctx the request's maxTimeMS.
+func withDeadline(ctx context.Context, q *Request) (context.Context, context.CancelFunc) {
+	if q.MaxTime <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, q.Started.Add(q.MaxTime),
+		wire.Errorf(wire.MaxTimeMSExpired, "operation exceeded time limit"))
+}
+
+// remaining is what is left of maxTimeMS, for a command to a backend; 0 when the request has none.
+func (q *Request) remaining() time.Duration {
+	if q.MaxTime <= 0 {
+		return 0
+	}
+	return max(time.Millisecond, q.MaxTime-time.Since(q.Started))
+}

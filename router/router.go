@@ -1,0 +1,131 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/partition"
+)
+
+// Lease is this process's right to use one backend. It is looked at before a send and, the same value
+// again, after the reply.
+type Lease interface {
+	// Valid reports whether the instance under which a request began still holds its lease.
+	Valid() bool
+}
+
+// Member gives the leases of this process's instances.
+type Member interface {
+	// Lease returns the current instance's lease at a backend; an invalid one when there is none.
+	Lease(backendID string) Lease
+}
+
+// Config is what a Router is made of. All fields but Member are needed.
+type Config struct {
+	Backends *backend.Set
+	Catalog  Catalog
+	Table    *partition.Table
+	// Member gives leases; nil means that none are looked at (tests of the router alone).
+	Member Member
+	// CatalogBackend is the id of the backend on which the catalog, and so the database admin, lives.
+	CatalogBackend string
+	// Reshaper runs splits, moves, merges and other changes of maps.
+	Reshaper Reshaper
+	Log      zerolog.Logger
+	// SlowRequest is how long a request may take before it is logged; 0 logs none.
+	SlowRequest time.Duration
+}
+
+// Router serves clients. Make one with New.
+type Router struct {
+	cfg      Config
+	log      zerolog.Logger
+	commands map[string]*Command
+	started  time.Time
+	// processID is hello's topologyVersion.processId.
+	processID bson.ObjectID
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*Conn]struct{}
+	closing   bool
+	wg        sync.WaitGroup
+	// drain is closed when the router begins to shut down: hello says so.
+	drain chan struct{}
+
+	stats stats
+}
+
+// ErrClosed is what Serve returns after Shutdown.
+var ErrClosed = errors.New("router: closed")
+
+// New makes a router that serves nobody yet.
+func New(cfg Config) *Router {
+	r := &Router{
+		cfg:       cfg,
+		log:       cfg.Log,
+		started:   time.Now(),
+		processID: bson.NewObjectID(),
+		listeners: map[net.Listener]struct{}{},
+		conns:     map[*Conn]struct{}{},
+		drain:     make(chan struct{}),
+	}
+	r.commands = joinTables(r)
+	return r
+}
+
+// Serve accepts clients on l until Shutdown; it then returns ErrClosed. It closes l.
+func (r *Router) Serve(ctx context.Context, l net.Listener) error {
+	r.mu.Lock()
+	if r.closing {
+		r.mu.Unlock()
+		_ = l.Close()
+		return ErrClosed
+	}
+	r.listeners[l] = struct{}{}
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.listeners, l)
+		r.mu.Unlock()
+		_ = l.Close()
+	}()
+	return r.acceptLoop(ctx, l)
+}
+
+// Shutdown stops listening, tells monitors through hello, lets requests in flight end until ctx does, and then cuts
+// what is left. It returns when no connection's goroutine is left.
+func (r *Router) Shutdown(ctx context.Context) {
+	r.mu.Lock()
+	if !r.closing {
+		r.closing = true
+		close(r.drain)
+	}
+	for l := range r.listeners {
+		_ = l.Close()
+	}
+	for c := range r.conns {
+		c.stopWhenIdle()
+	}
+	r.mu.Unlock()
+	done := make(chan struct{})
+	go func() { r.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	for c := range r.conns {
+		c.cut()
+	}
+	r.mu.Unlock()
+	<-done
+}

@@ -1,0 +1,31 @@
+package router
+
+import "sync/atomic"
+
+// stats are the counters that serverStatus shows. The hot path does one atomic add.
+type stats struct {
+	connections atomic.Int64
+	inserts     atomic.Int64
+	queries     atomic.Int64
+	updates     atomic.Int64
+	deletes     atomic.Int64
+	getmores    atomic.Int64
+	commands    atomic.Int64
+}
+
+func (s *stats) count(c *Command) {
+	switch c.Name {
+	case "insert":
+		s.inserts.Add(1)
+	case "find":
+		s.queries.Add(1)
+	case "update":
+		s.updates.Add(1)
+	case "delete":
+		s.deletes.Add(1)
+	case "getMore":
+		s.getmores.Add(1)
+	default:
+		s.commands.Add(1)
+	}
+}
