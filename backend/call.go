@@ -1,0 +1,247 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/address"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+
+	"github.com/shardway/shardway/wire"
+)
+
+// Request is one message for a backend.
+type Request struct {
+	// Message is one whole OP_MSG without moreToCome. The backend owns the bytes until Start has
+	// returned, and writes the request id into them.
+	Message []byte
+	// ReadPref chooses the server; nil is the primary. The message must say so too ($readPreference).
+	ReadPref *readpref.ReadPref
+	// Host, when not empty, is the server to use whatever ReadPref says: a cursor's or a transaction's,
+	// as Reply.Host gave it.
+	Host string
+	// Deadline, when not zero, ends the request like ctx's deadline does. It costs less than a context.
+	Deadline time.Time
+}
+
+// Reply is what a server answered.
+type Reply struct {
+	// Body is the reply document, cloaked (see Cloak). It lies in a pooled buffer: it is of no use after Release.
+	Body bson.Raw
+	// Host is the server that answered, to be given as Request.Host.
+	Host string
+
+	buf *wire.Buffer
+}
+
+// Release gives the reply's buffer back. Body must not be used afterwards. A second Release does nothing.
+func (r *Reply) Release() {
+	if r.buf != nil {
+		r.buf.Release()
+		r.buf, r.Body = nil, nil
+	}
+}
+
+// Call is a request that was sent and whose reply was not read yet. It has its connection for itself
+// and must be ended by either Wait or Abandon, after which it must not be touched. For one goroutine.
+type Call struct {
+	c        *conn
+	id       int32
+	ctx      context.Context
+	deadline time.Time
+	stop     func() bool // of what cuts the connection when ctx ends; nil when ctx cannot end
+}
+
+// Start sends a request and returns when it is written. ctx's end cuts the connection, then and while
+// waiting for the reply. What provably did not leave is tried again, on another server if need be,
+// until the selection timeout. Errors are *UnsentError and *LostError.
+func (b *Backend) Start(ctx context.Context, req Request) (*Call, error) {
+	if len(req.Message) < msgBodyAt+minDocumentSize {
+		return nil, b.unsent("", wire.InternalError, errors.New("a request without a body"))
+	}
+	deadline := req.Deadline
+	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
+		deadline = d
+	}
+	var until time.Time // when to give up; set by the first attempt that does not succeed at once
+	for {
+		addr := address.Address(req.Host)
+		if addr == "" {
+			var err error
+			if addr, err = b.selectServer(ctx, req.ReadPref, deadline, until); err != nil {
+				return nil, err
+			}
+		}
+		call, sent, err := b.try(ctx, addr, req.Message, deadline, &until)
+		if err == nil {
+			return call, nil
+		}
+		if sent {
+			return nil, b.lost(ctx, addr.String(), deadline, err)
+		}
+		if ue := b.giveUp(ctx, &req, addr, deadline, until, err); ue != nil {
+			return nil, ue
+		}
+	}
+}
+
+// try makes one attempt at one server.
+func (b *Backend) try(ctx context.Context, addr address.Address, msg []byte, deadline time.Time, until *time.Time) (*Call, bool, error) {
+	p := b.poolFor(addr)
+	if p == nil {
+		return nil, false, errClosed
+	}
+	c := p.take()
+	if c == nil {
+		if until.IsZero() {
+			*until = time.Now().Add(b.cfg.SelectionTimeout)
+		}
+		var err error
+		if c, err = p.get(ctx, sooner(*until, deadline)); err != nil {
+			return nil, false, err
+		}
+	}
+	call, sent, err := c.start(ctx, msg, deadline)
+	if err != nil {
+		b.broken(c, err, ctx.Err() == nil)
+		if until.IsZero() {
+			*until = time.Now().Add(b.cfg.SelectionTimeout)
+		}
+	}
+	return call, sent, err
+}
+
+// start writes msg and makes the connection's call.
+func (c *conn) start(ctx context.Context, msg []byte, deadline time.Time) (*Call, bool, error) {
+	if err := c.arm(deadline); err != nil {
+		return nil, false, err
+	}
+	k := &c.call
+	*k = Call{c: c, ctx: ctx, deadline: deadline}
+	if ctx.Done() != nil {
+		k.stop = context.AfterFunc(ctx, c.cutFunc)
+	}
+	id, sent, err := c.write(msg)
+	if err != nil {
+		k.release()
+		return nil, sent, err
+	}
+	k.id = id
+	return k, true, nil
+}
+
+// release stops what would cut the connection; false when it has been cut or is about to be.
+func (k *Call) release() bool {
+	stop := k.stop
+	k.stop = nil
+	return stop == nil || stop()
+}
+
+// giveUp decides what follows an attempt that sent nothing: nil to try again, or the error to return.
+func (b *Backend) giveUp(ctx context.Context, req *Request, addr address.Address, deadline, until time.Time, err error) error {
+	now := time.Now()
+	var dial *dialError
+	if errors.As(err, &dial) && ctx.Err() == nil && (deadline.IsZero() || now.Before(deadline)) {
+		if p := (*b.pools.Load())[addr]; p != nil && !p.stale(dial.gen) {
+			p.clear(false)
+			b.reportDial(addr, dial.err)
+		}
+	}
+	switch {
+	case ctx.Err() != nil || (!deadline.IsZero() && !now.Before(deadline)):
+		return b.unsent(addr.String(), ctxCode(ctx), err)
+	case errors.Is(err, errClosed), errors.Is(err, errCrowded), errors.Is(err, errNoConn):
+		return b.unsent(addr.String(), wire.HostUnreachable, err)
+	case dial != nil && (req.Host != "" || !now.Before(until) || isAuth(dial.err)):
+		return b.unsent(addr.String(), wire.HostUnreachable, err)
+	case !until.IsZero() && !now.Before(until):
+		return b.unsent(addr.String(), wire.HostUnreachable, err)
+	}
+	return nil
+}
+
+// Wait reads the reply. After it the Call is gone. The error is a *LostError.
+func (k *Call) Wait() (Reply, error) {
+	c, ctx, deadline := k.c, k.ctx, k.deadline
+	b := c.pool.b
+	buf, body, err := c.read(k.id)
+	whole := k.release()
+	k.c, k.ctx = nil, nil
+	if err != nil {
+		b.stats.lost.Add(1)
+		b.broken(c, err, ctx.Err() == nil)
+		return Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, err)
+	}
+	reply := Reply{Body: body, Host: string(c.pool.addr), buf: buf}
+	if stateChanged(body) {
+		b.stateChange(c, body)
+		reply.Body = Cloak(body)
+	}
+	if whole {
+		c.pool.put(c)
+	} else {
+		c.pool.discard(c)
+	}
+	return reply, nil
+}
+
+// Abandon gives the call up without its reply: the connection is closed, the request may still run.
+func (k *Call) Abandon() {
+	c := k.c
+	k.release()
+	k.c, k.ctx = nil, nil
+	c.pool.discard(c)
+}
+
+// Do sends a request and reads its reply: Start and Wait.
+func (b *Backend) Do(ctx context.Context, req Request) (Reply, error) {
+	call, err := b.Start(ctx, req)
+	if err != nil {
+		return Reply{}, err
+	}
+	return call.Wait()
+}
+
+// broken closes a connection that failed. When the network failed, and not the request's own time or
+// ctx (healthy says so), the host's other connections are as good as dead and the monitor shall look.
+func (b *Backend) broken(c *conn, err error, healthy bool) {
+	if healthy && !isTimeout(err) && !errors.Is(err, errGarbage) && !c.Stale() {
+		b.report(c, topology.ConnectionError{Wrapped: err})
+		c.pool.clear(false)
+	}
+	c.pool.discard(c)
+}
+
+// lost makes the error of a request that may have run.
+func (b *Backend) lost(ctx context.Context, host string, deadline time.Time, err error) *LostError {
+	code := wire.HostUnreachable
+	switch {
+	case ctx.Err() != nil:
+		code, err = ctxCode(ctx), ctx.Err()
+	case isTimeout(err) && b.life.Err() == nil:
+		// Either the request's deadline, or its host was given up by the monitor.
+		if code = wire.NetworkTimeout; !deadline.IsZero() && !time.Now().Before(deadline) {
+			code = wire.MaxTimeMSExpired
+		}
+	}
+	return &LostError{Backend: b.cfg.ID, Host: host, Code: code, Err: err}
+}
+
+// isAuth reports whether a server answered the handshake with an error, as it does to credentials it
+// does not take: trying again changes nothing.
+func isAuth(err error) bool {
+	var de driver.Error
+	return errors.As(err, &de) && de.Code != 0 && !de.NotPrimary() && !de.NodeIsRecovering()
+}
+
+// sooner returns the earlier of two moments, a zero one being none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

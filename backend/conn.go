@@ -1,0 +1,197 @@
+package backend
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/address"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+
+	"github.com/shardway/shardway/wire"
+)
+
+// past is a deadline that has passed at any time: it ends whatever read or write is under way.
+var past = time.Unix(1, 0)
+
+// conn is one connection to a server of the fleet, handshaken and authenticated. It belongs to one
+// request at a time.
+type conn struct {
+	// Static after dial.
+	pool    *pool
+	raw     net.Conn // the socket
+	nc      net.Conn // what is read and written: raw, or TLS over it
+	reader  *wire.Reader
+	desc    description.Server
+	gen     uint64
+	cutFunc func() // cut, bound once
+
+	// Owned by the request that has the connection, or guarded by pool.mu while idle.
+	nextID    int32
+	deadline  bool // a deadline is set on nc
+	idleSince int64
+	call      Call
+
+	closed atomic.Bool
+}
+
+// cut ends the read or write under way on the connection, from any goroutine; it is of no use afterwards.
+func (c *conn) cut() { _ = c.nc.SetDeadline(past) }
+
+func (c *conn) close() {
+	if c.closed.CompareAndSwap(false, true) {
+		_ = c.raw.Close() // not TLS's Close, which writes and may wait for a dead peer
+	}
+}
+
+// arm sets when reads and writes end; the zero time means never.
+func (c *conn) arm(deadline time.Time) error {
+	if deadline.IsZero() && !c.deadline {
+		return nil
+	}
+	c.deadline = !deadline.IsZero()
+	return c.nc.SetDeadline(deadline)
+}
+
+// write sends msg as the next request of the connection: it puts the request id in place and returns it.
+// With an error, sent reports whether any byte may have left.
+func (c *conn) write(msg []byte) (id int32, sent bool, err error) {
+	c.nextID++
+	if c.nextID < 0 {
+		c.nextID = 1
+	}
+	wire.SetRequestID(msg, c.nextID)
+	n, err := c.nc.Write(msg)
+	if err != nil {
+		return 0, n > 0 || c.nc != c.raw, err // TLS does not say what left
+	}
+	return c.nextID, true, nil
+}
+
+// read reads the reply to the request id and returns its buffer and, within it, its body document.
+// Whoever gets the buffer releases it.
+func (c *conn) read(id int32) (*wire.Buffer, []byte, error) {
+	m, err := c.reader.ReadMessage()
+	if err != nil {
+		var fatal *wire.FatalError
+		if errors.As(err, &fatal) {
+			err = fmt.Errorf("%w: %v", errGarbage, err)
+		}
+		return nil, nil, err
+	}
+	if n := c.reader.Buffered(); n > 0 {
+		m.Release()
+		return nil, nil, fmt.Errorf("%w: %d bytes after the reply", errGarbage, n)
+	}
+	body, err := replyBody(m, id)
+	if err != nil {
+		m.Release()
+		return nil, nil, err
+	}
+	return m.Buf, body, nil
+}
+
+// Parts of an OP_MSG.
+const (
+	requiredFlags   = 0xFFFF
+	msgBodyAt       = wire.HeaderLen + 4 + 1 // header, flags, section kind
+	minDocumentSize = 5
+)
+
+// replyBody checks that m is a whole OP_MSG answering request id with one body section, and returns it.
+func replyBody(m wire.Message, id int32) ([]byte, error) {
+	le := binary.LittleEndian
+	if m.Header.OpCode != wire.OpMsg {
+		return nil, fmt.Errorf("%w: opcode %d", errGarbage, m.Header.OpCode)
+	}
+	if m.Header.ResponseTo != id {
+		return nil, fmt.Errorf("%w: it answers request %d, not %d", errGarbage, m.Header.ResponseTo, id)
+	}
+	msg := m.Buf.B
+	if len(msg) < msgBodyAt+minDocumentSize {
+		return nil, fmt.Errorf("%w: a reply of %d bytes", errGarbage, len(msg))
+	}
+	flags := wire.Flags(le.Uint32(msg[wire.HeaderLen:]))
+	if flags&requiredFlags&^wire.ChecksumPresent != 0 { // moreToCome too: nobody asked for more
+		return nil, fmt.Errorf("%w: flags %#x", errGarbage, uint32(flags))
+	}
+	if flags&wire.ChecksumPresent != 0 {
+		msg = msg[:len(msg)-4]
+	}
+	if kind := msg[msgBodyAt-1]; kind != 0 {
+		return nil, fmt.Errorf("%w: a section of kind %d", errGarbage, kind)
+	}
+	body := msg[msgBodyAt:]
+	if len(body) < minDocumentSize || int(le.Uint32(body)) != len(body) || body[len(body)-1] != 0 {
+		return nil, fmt.Errorf("%w: its document's length is not the section's", errGarbage)
+	}
+	return body, nil
+}
+
+// readerOnly keeps wire.Reader from taking the socket's raw form: holding a buffer while a reply is
+// awaited is cheaper than the closures of waiting without one.
+type readerOnly struct{ io.Reader }
+
+// prepare makes what reading and cutting need.
+func (c *conn) prepare() {
+	c.reader = wire.NewReader(readerOnly{c.nc})
+	c.cutFunc = c.cut
+}
+
+// dial makes a connection: TCP, TLS, hello, authentication; bounded by the connect timeout, ctx and until.
+func (b *Backend) dial(ctx context.Context, p *pool, until time.Time) (*conn, error) {
+	end := time.Now().Add(b.cfg.ConnectTimeout)
+	if until.Before(end) {
+		end = until
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	defer context.AfterFunc(b.life, cancel)()
+
+	nc, err := b.dialer.DialContext(ctx, p.addr.Network(), p.addr.String())
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{pool: p, raw: nc}
+	if c.nc, err = b.secure(ctx, nc, p.addr); err != nil {
+		c.close()
+		return nil, err
+	}
+	c.prepare()
+	if err := b.handshake.run(ctx, c); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// The rest makes conn a mnet.Describer, which the driver's handshake and error processing ask.
+
+// Description is the server as it described itself in this connection's hello.
+func (c *conn) Description() description.Server { return c.desc }
+
+// ID names the connection for the driver's errors.
+func (c *conn) ID() string { return c.pool.addr.String() }
+
+// ServerConnectionID is not kept.
+func (c *conn) ServerConnectionID() *int64 { return nil }
+
+// DriverConnectionID is not used: the driver's pool does not know this connection.
+func (c *conn) DriverConnectionID() int64 { return 0 }
+
+// Address is the server's.
+func (c *conn) Address() address.Address { return c.pool.addr }
+
+// Stale reports whether the host was lost since the connection was made.
+func (c *conn) Stale() bool { return c.pool.stale(c.gen) }
+
+// OIDCTokenGenID is not used.
+func (c *conn) OIDCTokenGenID() uint64 { return 0 }
+
+// SetOIDCTokenGenID is not used.
+func (c *conn) SetOIDCTokenGenID(uint64) {}

@@ -1,0 +1,60 @@
+package backend
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/address"
+)
+
+// EchoForTest puts a connection into the host's pool whose server answers {ok: 1} without allocating.
+func EchoForTest(t *testing.T, b *Backend, host string) func() {
+	t.Helper()
+	if err := b.Ready(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in := make([]byte, 4096)
+		out := []byte{38, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xdd, 7, 0, 0, 0, 0, 0, 0, 0,
+			17, 0, 0, 0, 1, 'o', 'k', 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0}
+		for {
+			if n, err := server.Read(in); err != nil || n < 16 {
+				return
+			}
+			binary.LittleEndian.PutUint32(out[8:], binary.LittleEndian.Uint32(in[4:]))
+			if _, err := server.Write(out); err != nil {
+				return
+			}
+		}
+	}()
+	p := b.poolFor(address.Address(host))
+	c := &conn{pool: p, raw: client, nc: client}
+	c.prepare()
+	p.mu.Lock()
+	p.all[c] = struct{}{}
+	p.idle = append(p.idle, c)
+	p.mu.Unlock()
+	return func() {
+		_ = client.SetDeadline(time.Now())
+		_ = server.Close()
+		_ = l.Close()
+		<-done
+	}
+}

@@ -1,0 +1,77 @@
+package backend
+
+import (
+	"sort"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/address"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+)
+
+// facts are what the servers last said of themselves. They outlive the servers' absence: a backend
+// that is down is still a replica set. Immutable.
+type facts struct {
+	kind    Kind
+	host    string
+	maxWire int32
+}
+
+// learn returns the facts after d, old itself when d says nothing new.
+func (old *facts) learn(d description.Topology) *facts {
+	next := *old
+	var maxWire int32
+	var hosts []string
+	for i := range d.Servers {
+		s := &d.Servers[i]
+		if s.Kind == description.ServerKindStandalone {
+			next.kind = KindStandalone
+		} else if s.Kind&description.ServerKindRSMember != 0 && s.Kind < description.ServerKindMongos {
+			next.kind = KindReplicaSet
+		}
+		if s.Kind != description.Unknown && s.WireVersion != nil && (maxWire == 0 || s.WireVersion.Max < maxWire) {
+			maxWire = s.WireVersion.Max
+		}
+		hosts = append(hosts, s.Addr.String())
+	}
+	if maxWire == 0 {
+		return old
+	}
+	next.maxWire = maxWire
+	sort.Strings(hosts)
+	next.host = strings.Join(hosts, ",")
+	if name := setName(d); name != "" {
+		next.host = name + "/" + next.host
+	}
+	if next == *old {
+		return old
+	}
+	return &next
+}
+
+// setName is the replica set's name: of the topology, or of the one server of a direct connection.
+func setName(d description.Topology) string {
+	if d.SetName != "" {
+		return d.SetName
+	}
+	for i := range d.Servers {
+		if d.Servers[i].SetName != "" {
+			return d.Servers[i].SetName
+		}
+	}
+	return ""
+}
+
+// seedString is the host string before any server has answered.
+func seedString(opts *options.ClientOptions) string {
+	hosts := make([]string, 0, len(opts.Hosts))
+	for _, h := range opts.Hosts {
+		hosts = append(hosts, address.Address(h).Canonicalize().String())
+	}
+	sort.Strings(hosts)
+	s := strings.Join(hosts, ",")
+	if opts.ReplicaSet != nil && *opts.ReplicaSet != "" {
+		s = *opts.ReplicaSet + "/" + s
+	}
+	return s
+}
