@@ -16,10 +16,10 @@ const (
 	maxReplyLen = 48_000_000
 )
 
-// command sends one command to a server over a connection of its own and returns the reply. A
+// Command sends one command (with its "$db") to a server over a connection of its own and returns the reply. A
 // driver's client would do as well, but starts monitors that outlive a killed server's test.
 // The error is a [bson] or network error, or carries the server's own errmsg.
-func command(ctx context.Context, addr string, cmd bson.D) (bson.Raw, error) {
+func Command(ctx context.Context, addr string, cmd bson.D) (bson.Raw, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {

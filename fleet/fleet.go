@@ -81,7 +81,7 @@ func (f *Fleet) Add(ctx context.Context) (*Server, error) {
 			f.Servers = append(f.Servers, s)
 			return s, savePort(s.dir, p)
 		}
-		p.release()
+		p.Release()
 		if !errors.Is(err, ErrNotRunning) || try == portTries {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (f *Fleet) shutdown() error {
 			} else {
 				errs[i] = s.Stop(ctx)
 			}
-			s.port.release()
+			s.port.Release()
 		})
 	}
 	wg.Wait()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Ports come from below 32768, where the kernels' ranges for clients' sockets begin: a port above
@@ -20,72 +21,80 @@ const (
 	portFile = "port" // in a server's directory: the port its data were last served on
 )
 
-var errPortTaken = errors.New("port is taken")
+// ErrPortTaken means that somebody listens on the port or that another fleet holds it.
+var ErrPortTaken = errors.New("port is taken")
 
-// port is a loopback port held for one server as long as its fleet lives, also while that server
+// Port is a port held for one process as long as its fleet or sandbox lives, also while that process
 // is down: other fleets of this user, in whatever process, keep off it.
-type port struct {
+type Port struct {
 	number int
 	lock   *os.File
 }
 
-// takePort finds a port that is free and that no other fleet holds.
-func takePort() (port, error) {
+// Number is the port's number.
+func (p *Port) Number() int { return p.number }
+
+// Release lets others have the port.
+func (p *Port) Release() { p.lock.Close() }
+
+// TakeFreePort finds a port that is free on host and that no other fleet holds.
+func TakeFreePort(host string) (*Port, error) {
 	for range 200 {
-		p, err := takeNumber(firstPort + rand.IntN(lastPort-firstPort))
-		if !errors.Is(err, errPortTaken) {
+		p, err := TakePort(host, firstPort+rand.IntN(lastPort-firstPort))
+		if !errors.Is(err, ErrPortTaken) {
 			return p, err
 		}
 	}
-	return port{}, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
+	return nil, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
 }
 
-// takeNumber takes one port. The error is errPortTaken when somebody has it.
-func takeNumber(number int) (port, error) {
+// TakePort takes one port. The error wraps ErrPortTaken when somebody has it.
+func TakePort(host string, number int) (*Port, error) {
 	dir := filepath.Join(os.TempDir(), "shardway-ports-"+strconv.Itoa(os.Getuid()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return port{}, err
+		return nil, err
 	}
 	lock, err := tryLockFile(filepath.Join(dir, strconv.Itoa(number)))
 	if errors.Is(err, errLocked) {
-		return port{}, fmt.Errorf("%w: %d", errPortTaken, number)
+		return nil, fmt.Errorf("%w: %d", ErrPortTaken, number)
 	}
 	if err != nil {
-		return port{}, err
+		return nil, err
 	}
-	l, err := net.Listen("tcp", loopback(number))
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number)))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: %w", ErrPortTaken, err)
+	}
 	if err != nil {
 		lock.Close()
-		return port{}, fmt.Errorf("%w: %w", errPortTaken, err)
+		return nil, err
 	}
-	return port{number, lock}, l.Close()
+	return &Port{number, lock}, l.Close()
 }
-
-func (p port) release() { p.lock.Close() }
 
 func loopback(number int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(number)) }
 
 // choosePort takes the port that the data in dir were served on before, or any free one: a replica
 // set's configuration names its member's port.
-func (f *Fleet) choosePort(dir string) (port, error) {
+func (f *Fleet) choosePort(dir string) (*Port, error) {
 	text, err := os.ReadFile(filepath.Join(dir, portFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return takePort()
+		return TakeFreePort("127.0.0.1")
 	}
 	if err != nil {
-		return port{}, err
+		return nil, err
 	}
 	number, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return port{}, fmt.Errorf("%s: %w", filepath.Join(dir, portFile), err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, portFile), err)
 	}
-	p, err := takeNumber(number)
+	p, err := TakePort("127.0.0.1", number)
 	if err != nil && f.program.Kind != Mongod {
-		return takePort() // SecantusDB's set moves with its port
+		return TakeFreePort("127.0.0.1") // SecantusDB's set moves with its port
 	}
 	return p, err
 }
 
-func savePort(dir string, p port) error {
+func savePort(dir string, p *Port) error {
 	return os.WriteFile(filepath.Join(dir, portFile), []byte(strconv.Itoa(p.number)+"\n"), 0o644)
 }

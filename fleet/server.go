@@ -28,7 +28,7 @@ type Server struct {
 	options Options
 	dir     string
 	setName string // empty on a standalone
-	port    port
+	port    *Port
 
 	lifecycle sync.Mutex // held over a start or a stop
 
@@ -133,7 +133,7 @@ func (s *Server) Thaw() error { return s.current().signal(syscall.SIGCONT) }
 // Command runs one command (with its "$db") on the server over a connection of its own; the error
 // carries the server's errmsg where ok is not 1, and the reply is returned with it.
 func (s *Server) Command(ctx context.Context, cmd bson.D) (bson.Raw, error) {
-	return command(ctx, s.Addr(), cmd)
+	return Command(ctx, s.Addr(), cmd)
 }
 
 func (s *Server) current() *run {
