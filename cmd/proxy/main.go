@@ -1,0 +1,34 @@
+// Command proxy, installed as shardway, is the sharding proxy and its operator's tools: "serve" is
+// the daemon, "sandbox" a whole fleet on one machine to try it out.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	// The first signal asks for an orderly end; a second one ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	if err := rootCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "shardway:", err)
+		os.Exit(1)
+	}
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "shardway",
+		Short:         "A sharding proxy that speaks the MongoDB wire protocol",
+		SilenceUsage:  true, // an error's own sentence is what helps
+		SilenceErrors: true, // main writes it
+	}
+	root.AddCommand(serveCommand(), sandboxCommand(), versionCommand())
+	return root
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardway/shardway/cmd/proxy/sandbox"
+)
+
+func sandboxCommand() *cobra.Command {
+	var o sandbox.Options
+	cmd := &cobra.Command{
+		Use:   "sandbox",
+		Short: "Start database servers, proxies and a sample collection on this machine",
+		Long: `Starts database servers and proxies in front of them, each a process of its own, and loads a sample
+collection that splits as it grows. When it is ready it writes a line "uri: mongodb://HOST:PORT/" for each
+proxy to standard output, and with several of them a line "all: mongodb://…". Whatever dies is started
+again. Ctrl-C stops everything.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			o.Self, o.Out, o.Say = self, os.Stdout, os.Stderr
+			return sandbox.Run(cmd.Context(), o)
+		},
+	}
+	o.Flags(cmd.Flags())
+	return cmd
+}
