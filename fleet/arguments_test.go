@@ -21,7 +21,7 @@ func TestArguments(t *testing.T) {
 	}
 	for _, c := range cases {
 		f := &Fleet{program: Program{Kind: c.kind}, options: c.options}
-		s := &Server{program: f.program, options: c.options}
+		s := &Server{program: f.program, options: c.options, port: &Port{number: 1}}
 		if !c.options.Standalone {
 			s.setName = f.setName(1)
 		}
