@@ -51,15 +51,18 @@ func descend(doc []byte, parts []string) trace {
 		if !found {
 			return trace{value: Null}
 		}
+		picked := false
 		for v.Type == bsoncore.TypeArray && i+1 < len(parts) {
-			picked, ok := pick(v.Data, parts[i+1])
+			element, ok := pick(v.Data, parts[i+1])
 			if !ok {
 				break
 			}
-			v = picked
+			v, picked = element, true
 			i++
 		}
 		switch {
+		case picked && i == len(parts)-1:
+			return trace{value: v} // an array picked out of an array counts as a whole
 		case v.Type == bsoncore.TypeArray:
 			return trace{value: v, array: true, rest: parts[i+1:]}
 		case i == len(parts)-1:
