@@ -30,6 +30,18 @@ func (r *Router) ensureDatabase(ctx context.Context, db string) error {
 	return nil
 }
 
+// ensureCollection registers ns's database and, when its newest map says that it was dropped, has the collection made
+// anew. It is called before a write that creates what it writes to. Where nothing is to be done it costs two look-ups.
+func (r *Router) ensureCollection(ctx context.Context, db, ns string) error {
+	if err := r.ensureDatabase(ctx, db); err != nil {
+		return err
+	}
+	if c := r.cfg.Table.View().Collection(ns); c == nil || !c.Dropped() {
+		return nil
+	}
+	return r.cfg.Reshaper.Create(ctx, ns, nil)
+}
+
 // errUnknownDB stops within when a read names a database that does not exist.
 var errUnknownDB = errors.New("router: unknown database")
 

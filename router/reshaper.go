@@ -28,6 +28,16 @@ type Reshaper interface {
 	Move(ctx context.Context, ns string, rg shardkey.Range, to string) error
 	// Merge makes one partition of the adjacent partitions that cover exactly rg.
 	Merge(ctx context.Context, ns string, rg shardkey.Range) error
+	// Create makes ns exist, empty, when its newest map says that it was dropped: under a fresh physical name on its
+	// database's primary backend, made with options (the fields of a create command after its first; nil for none). A namespace
+	// that exists, or has no map, is left alone: no error.
+	Create(ctx context.Context, ns string, options bson.Raw) error
+	// Drop makes the newest map of ns say that it was dropped, and drops its physical collections once nothing uses
+	// them; a namespace without a map gets its first. A namespace whose newest map says so already is no error.
+	Drop(ctx context.Context, ns string) error
+	// Rename gives the collection from the name to, in the same database. to must not exist (48) unless dropTarget,
+	// which replaces it.
+	Rename(ctx context.Context, from, to string, dropTarget bool) error
 	// Operations lists running reshapes as documents for currentOp.
 	Operations() []bson.D
 	// LeastLoaded returns the id of the backend with the least data that is not draining.
