@@ -48,9 +48,17 @@ const canonicalNaN = 0x7ff8000000000000
 // An array has none where it is the key's value: ErrorCode 61 ShardKeyNotFound; arrays inside documents have. Bytes that are not
 // BSON, and documents nested deeper than MongoDB allows, are errors too.
 func AppendCanonical(dst []byte, v bsoncore.Value) ([]byte, error) {
-	if v.Type == bsoncore.TypeArray {
+	switch v.Type {
+	case bsoncore.TypeArray:
 		return dst, errArrayValue
+	case bsoncore.TypeEmbeddedDocument, bsoncore.TypeCodeWithScope:
+		return appendCanonical(dst, v, 0)
 	}
+	return appendFlat(dst, v)
+}
+
+// appendFlat appends a key value that is no document and holds none. (It keeps dst off the heap, as recursion would not.)
+func appendFlat(dst []byte, v bsoncore.Value) ([]byte, error) {
 	if v.Type == bsoncore.TypeString || v.Type == bsoncore.TypeSymbol {
 		s, ok := element.Text(v.Data)
 		if !ok {
@@ -58,11 +66,27 @@ func AppendCanonical(dst []byte, v bsoncore.Value) ([]byte, error) {
 		}
 		return append(append(dst, tagString), s...), nil
 	}
-	return appendCanonical(dst, v, 0)
+	return appendScalar(dst, v)
 }
 
 // appendCanonical appends a value inside a document, or one of a type whose bytes say where they end.
 func appendCanonical(dst []byte, v bsoncore.Value, depth int) ([]byte, error) {
+	if n := element.Size(v.Type, v.Data); n < 0 || n > len(v.Data) {
+		return dst, errMalformed
+	}
+	switch v.Type {
+	case bsoncore.TypeEmbeddedDocument:
+		return appendElements(append(dst, tagObject), v.Data, depth)
+	case bsoncore.TypeArray:
+		return appendElements(append(dst, tagArray), v.Data, depth)
+	case bsoncore.TypeCodeWithScope:
+		return appendCodeScope(append(dst, tagCodeScope), v.Data, depth)
+	}
+	return appendScalar(dst, v)
+}
+
+// appendScalar appends a value that is no document and holds none.
+func appendScalar(dst []byte, v bsoncore.Value) ([]byte, error) {
 	if n := element.Size(v.Type, v.Data); n < 0 || n > len(v.Data) {
 		return dst, errMalformed
 	}
@@ -76,10 +100,6 @@ func appendCanonical(dst []byte, v bsoncore.Value, depth int) ([]byte, error) {
 		return appendText(append(dst, tagString), v.Data)
 	case bsoncore.TypeJavaScript:
 		return appendText(append(dst, tagCode), v.Data)
-	case bsoncore.TypeEmbeddedDocument:
-		return appendElements(append(dst, tagObject), v.Data, depth)
-	case bsoncore.TypeArray:
-		return appendElements(append(dst, tagArray), v.Data, depth)
 	case bsoncore.TypeBinary:
 		// MongoDB's order of comparison: length, subtype, bytes.
 		dst = append(dst, tagBinary, v.Data[3], v.Data[2], v.Data[1], v.Data[0])
@@ -96,8 +116,6 @@ func appendCanonical(dst []byte, v bsoncore.Value, depth int) ([]byte, error) {
 		return append(append(dst, tagRegex), v.Data...), nil
 	case bsoncore.TypeDBPointer:
 		return append(append(dst, tagDBPointer), v.Data...), nil
-	case bsoncore.TypeCodeWithScope:
-		return appendCodeScope(append(dst, tagCodeScope), v.Data, depth)
 	case bsoncore.TypeMinKey:
 		return append(dst, tagMinKey), nil
 	case bsoncore.TypeMaxKey:
@@ -175,6 +193,14 @@ func splitCodeScope(data []byte) (code, scope []byte, ok bool) {
 
 // HashValue returns the position of documents whose shard key value is v. Errors are AppendCanonical's.
 func HashValue(v bsoncore.Value) (Position, error) {
+	switch v.Type {
+	case bsoncore.TypeArray, bsoncore.TypeEmbeddedDocument, bsoncore.TypeCodeWithScope:
+		canonical, err := AppendCanonical(make([]byte, 0, len(v.Data)+64), v)
+		if err != nil {
+			return 0, err
+		}
+		return Position(xxhash.Sum64(canonical)), nil
+	}
 	var buf [128]byte
 	if s, ok := longString(v, len(buf)); ok {
 		var d xxhash.Digest
@@ -184,7 +210,7 @@ func HashValue(v bsoncore.Value) (Position, error) {
 		_, _ = d.Write(s)
 		return Position(d.Sum64()), nil
 	}
-	canonical, err := AppendCanonical(buf[:0], v)
+	canonical, err := appendFlat(buf[:0], v)
 	if err != nil {
 		return 0, err
 	}
