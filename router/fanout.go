@@ -1,0 +1,283 @@
+package router
+
+import (
+	"context"
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router/merge"
+	"github.com/shardway/shardway/shardkey/order"
+	"github.com/shardway/shardway/wire"
+)
+
+// arrayIndices are the names of the first elements of arrays, made once.
+var arrayIndices = func() (s [1024]string) {
+	for i := range s {
+		s[i] = strconv.Itoa(i)
+	}
+	return s
+}()
+
+func arrayIndex(i int) string {
+	if i < len(arrayIndices) {
+		return arrayIndices[i]
+	}
+	return strconv.Itoa(i)
+}
+
+// branch is one partition's part of a read: a backend cursor and the documents of its last batch.
+type branch struct {
+	part *partition.Part
+	host string
+	id   int64 // the backend's cursor; 0 when it is exhausted
+	docs []byte
+	// reply owns docs.
+	reply backend.Reply
+}
+
+// take sets what a reply with a cursor brought. field is firstBatch or nextBatch.
+func (b *branch) take(reply backend.Reply, field string) error {
+	b.reply.Release()
+	b.reply, b.docs, b.host = reply, nil, reply.Host
+	cur, ok := bsoncore.Document(reply.Body).Lookup("cursor").DocumentOK()
+	if !ok {
+		return wire.Errorf(wire.InternalError, "backend '%s' answered without a cursor", b.part.Backend)
+	}
+	b.id, _ = cur.Lookup("id").AsInt64OK()
+	arr, ok := cur.Lookup(field).ArrayOK()
+	if !ok || len(arr) < 5 {
+		return wire.Errorf(wire.InternalError, "backend '%s' answered without a %s", b.part.Backend, field)
+	}
+	b.docs = arr[4 : len(arr)-1]
+	return nil
+}
+
+// next cuts the first document off the batch.
+func (b *branch) next() (bson.Raw, bool) {
+	if len(b.docs) == 0 {
+		return nil, false
+	}
+	elem, rest, ok := bsoncore.ReadElement(b.docs)
+	if !ok {
+		b.docs = nil
+		return nil, false
+	}
+	b.docs = rest
+	doc, ok := elem.Value().DocumentOK()
+	return bson.Raw(doc), ok
+}
+
+func (b *branch) exhausted() bool { return b.id == 0 && len(b.docs) == 0 }
+
+// fanout merges the branches of one read: sorted by k-way merge, else one branch after the other as they answer.
+type fanout struct {
+	r       *Router
+	coll    string
+	session bson.Raw
+	comment bsoncore.Value
+	// batchSize is what the client asked for; 0 lets backends choose.
+	batchSize int64
+
+	branches []*branch
+	heap     *merge.Heap // nil when unsorted
+	inHeap   []bool
+	proj     merge.Projection
+	skip     int64
+	limit    int64 // what may still be returned; negative: no limit
+	turn     int
+	// surplus did not fit into the last batch.
+	surplus bson.Raw
+}
+
+func newFanout(r *Router, q *Request, coll string, s order.Sort, proj merge.Projection) *fanout {
+	f := &fanout{r: r, coll: coll, session: append(bson.Raw(nil), q.Session...), limit: -1, proj: proj}
+	if len(f.session) == 0 {
+		f.session = nil
+	}
+	if q.Comment.Type != 0 {
+		f.comment = bsoncore.Value{Type: q.Comment.Type, Data: append([]byte(nil), q.Comment.Data...)}
+	}
+	if !s.Empty() && s.Special() == order.ByFields {
+		f.heap = merge.NewHeap(s, &f.proj)
+	}
+	return f
+}
+
+func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
+	for limit == 0 || b.n < limit {
+		if f.limit == 0 {
+			return true, nil
+		}
+		doc, err := f.next(ctx, q)
+		if err != nil {
+			return true, err
+		}
+		if doc == nil {
+			return true, nil
+		}
+		if !b.fits(doc) {
+			f.surplus = append(bson.Raw(nil), doc...)
+			return false, nil
+		}
+		b.add(doc)
+		if f.limit > 0 {
+			f.limit--
+		}
+	}
+	return f.limit == 0 || f.surplus == nil && f.drained(), nil
+}
+
+// drained reports whether nothing is left, without asking a backend.
+func (f *fanout) drained() bool {
+	if f.heap != nil && f.heap.Len() > 0 {
+		return false
+	}
+	for _, br := range f.branches {
+		if !br.exhausted() {
+			return false
+		}
+	}
+	return true
+}
+
+// next returns the next document for the client, nil at the end. It is valid until the next call.
+func (f *fanout) next(ctx context.Context, q *Request) (bson.Raw, error) {
+	if doc := f.surplus; doc != nil {
+		f.surplus = nil
+		return doc, nil
+	}
+	for {
+		doc, err := f.raw(ctx, q)
+		if doc == nil || err != nil {
+			return nil, err
+		}
+		if f.skip > 0 {
+			f.skip--
+			continue
+		}
+		return f.proj.Finish(doc), nil
+	}
+}
+
+func (f *fanout) raw(ctx context.Context, q *Request) (bson.Raw, error) {
+	if f.heap != nil {
+		return f.sorted(ctx, q)
+	}
+	for {
+		for range f.branches {
+			br := f.branches[f.turn%len(f.branches)]
+			if doc, ok := br.next(); ok {
+				return doc, nil
+			}
+			f.turn++
+		}
+		if more, err := f.refill(ctx, q); !more || err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sorted gives the least of the branches' first documents; every branch that is not exhausted must have one.
+func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
+	if f.inHeap == nil {
+		f.inHeap = make([]bool, len(f.branches))
+	}
+	for {
+		missing := false
+		for i, br := range f.branches {
+			if f.inHeap[i] {
+				continue
+			}
+			if doc, ok := br.next(); ok {
+				f.heap.Push(i, doc)
+				f.inHeap[i] = true
+			} else if br.id != 0 {
+				missing = true
+			}
+		}
+		if !missing {
+			break
+		}
+		if _, err := f.refill(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	head, ok := f.heap.Pop()
+	if !ok {
+		return nil, nil
+	}
+	f.inHeap[head.Source] = false
+	return head.Doc, nil
+}
+
+// refill asks every branch without documents that is not exhausted for more, all at once. It reports whether any was asked.
+// A branch whose head lies in the heap is left alone: its bytes must stay.
+func (f *fanout) refill(ctx context.Context, q *Request) (bool, error) {
+	var who []*branch
+	var targets []target
+	var msgs [][]byte
+	for i, br := range f.branches {
+		if br.id == 0 || len(br.docs) > 0 || f.inHeap != nil && f.inHeap[i] {
+			continue
+		}
+		who = append(who, br)
+		targets = append(targets, target{Backend: br.part.Backend, Host: br.host})
+		msgs = append(msgs, f.getMore(br, q))
+	}
+	if len(who) == 0 {
+		return false, nil
+	}
+	replies, errs := f.r.scatter(ctx, targets, msgs)
+	return true, settle(who, replies, errs, "nextBatch")
+}
+
+// settle hands replies to branches; the first error wins and replies that nobody takes are released.
+func settle(who []*branch, replies []backend.Reply, errs []error, field string) error {
+	var first error
+	for i, br := range who {
+		err := errs[i]
+		if err == nil {
+			if err = commandError(replies[i].Body); err != nil {
+				replies[i].Release()
+				br.id, br.docs = 0, nil
+			} else {
+				err = br.take(replies[i], field)
+			}
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (f *fanout) getMore(br *branch, q *Request) []byte {
+	start, d := bsoncore.AppendDocumentStart(nil)
+	d = bsoncore.AppendInt64Element(d, "getMore", br.id)
+	d = bsoncore.AppendStringElement(d, "collection", br.part.Physical)
+	if f.batchSize > 0 {
+		d = bsoncore.AppendInt64Element(d, "batchSize", f.batchSize)
+	}
+	if f.comment.Type != 0 {
+		d = bsoncore.AppendValueElement(d, "comment", f.comment)
+	}
+	if f.session != nil {
+		d = bsoncore.AppendDocumentElement(d, "lsid", bsoncore.Document(f.session))
+	}
+	d = bsoncore.AppendStringElement(d, "$db", br.part.DB)
+	d, _ = bsoncore.AppendDocumentEnd(d, start)
+	return wire.AppendMsg(nil, 0, 0, 0, d)
+}
+
+// close kills the backends' cursors; it does not wait longer than killTimeout.
+func (f *fanout) close() {
+	for _, br := range f.branches {
+		f.r.killBackendCursor(br, f.session)
+		br.reply.Release()
+		br.docs = nil
+	}
+}
