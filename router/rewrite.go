@@ -100,3 +100,46 @@ func relay(body bson.Raw) bson.Raw {
 	}
 	return closeDocument(dst, 0)
 }
+
+// relayCursor copies a backend's reply that holds a cursor, with our id and the client's namespace.
+func relayCursor(body bson.Raw, id int64, ns string) bson.Raw {
+	dst := make([]byte, 4, len(body)+len(ns))
+	rem := body[4:]
+	for len(rem) > 1 {
+		elem, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			break
+		}
+		rem = rest
+		switch key := elem.KeyBytes(); {
+		case stripped(key):
+		case string(key) == "cursor":
+			dst = appendCursor(dst, elem.Value().Data, id, ns)
+		default:
+			dst = append(dst, elem...)
+		}
+	}
+	return closeDocument(dst, 0)
+}
+
+func appendCursor(dst, cur []byte, id int64, ns string) []byte {
+	at, dst := bsoncore.AppendDocumentElementStart(dst, "cursor")
+	rem := cur[4:]
+	for len(rem) > 1 {
+		elem, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			break
+		}
+		rem = rest
+		switch string(elem.KeyBytes()) {
+		case "id":
+			dst = bsoncore.AppendInt64Element(dst, "id", id)
+		case "ns":
+			dst = bsoncore.AppendStringElement(dst, "ns", ns)
+		default:
+			dst = append(dst, elem...)
+		}
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+	return dst
+}

@@ -1,0 +1,208 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router/merge"
+	"github.com/shardway/shardway/wire"
+)
+
+var _ = register(func(r *Router) []Command {
+	return []Command{{Name: "aggregate", API1: true, Help: "runs an aggregation pipeline", Run: r.aggregate}}
+})
+
+// aggArgs are the fields of an aggregate that the router must understand.
+type aggArgs struct {
+	pipeline     []bson.Raw
+	batchSize    int64
+	hasBatchSize bool
+	hasCursor    bool
+	explain      bool
+	collation    bool
+}
+
+func parseAggregate(body bson.Raw) (a aggArgs, err error) {
+	elems, err := bsoncore.Document(body).Elements()
+	if err != nil {
+		return a, wire.Errorf(wire.InvalidBSON, "the command is not a valid BSON document")
+	}
+	hasPipeline := false
+	for _, e := range elems[1:] {
+		v := e.Value()
+		switch e.Key() {
+		case "pipeline":
+			hasPipeline = true
+			a.pipeline, err = parsePipeline(v)
+		case "cursor":
+			a.hasCursor = true
+			err = a.parseCursor(v)
+		case "explain":
+			a.explain = isTrue(v)
+		case "collation":
+			a.collation, err = notSimple(v)
+		case "fromMongos", "needsMerge":
+			err = wire.Errorf(51089, "Internal option '%s' is not allowed from a client", e.Key())
+		case "exchange":
+			err = wire.Errorf(51028, "Internal option 'exchange' is not allowed from a client")
+		case "runtimeConstants":
+			err = wire.Errorf(51143, "Internal option 'runtimeConstants' is not allowed from a client")
+		}
+		if err != nil {
+			return a, err
+		}
+	}
+	if !hasPipeline {
+		return a, wire.Errorf(40414, "BSON field 'aggregate.pipeline' is missing but a required field")
+	}
+	if !a.hasCursor && !a.explain {
+		return a, wire.Errorf(wire.FailedToParse, "The 'cursor' option is required, except for aggregate with the explain argument")
+	}
+	return a, nil
+}
+
+func (a *aggArgs) parseCursor(v bsoncore.Value) error {
+	doc, err := documentField("cursor", v)
+	if err != nil {
+		return err
+	}
+	size, err := bsoncore.Document(doc).LookupErr("batchSize")
+	if err != nil {
+		return nil
+	}
+	a.hasBatchSize = true
+	a.batchSize, err = wholeNumber("batchSize", size, 51024)
+	return err
+}
+
+func parsePipeline(v bsoncore.Value) ([]bson.Raw, error) {
+	arr, ok := v.ArrayOK()
+	if !ok {
+		return nil, wire.Errorf(wire.TypeMismatch, "'pipeline' option must be specified as an array")
+	}
+	values, err := arr.Values()
+	if err != nil {
+		return nil, wire.Errorf(wire.InvalidBSON, "the pipeline is not a valid array")
+	}
+	stages := make([]bson.Raw, len(values))
+	for i, s := range values {
+		d, ok := s.DocumentOK()
+		if !ok {
+			return nil, wire.Errorf(wire.TypeMismatch, "Each element of the 'pipeline' array must be an object")
+		}
+		stages[i] = bson.Raw(d)
+	}
+	return stages, nil
+}
+
+// leadingMatch returns the filter that every document of the pipeline has passed before anything else, nil if there is none.
+func leadingMatch(pipeline []bson.Raw) bson.Raw {
+	if len(pipeline) == 0 {
+		return nil
+	}
+	d, _ := bsoncore.Document(pipeline[0]).Lookup("$match").DocumentOK()
+	return bson.Raw(d)
+}
+
+// aggregate answers the command of that name.
+func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err error) {
+	a, err := parseAggregate(q.Msg.Body)
+	if err != nil {
+		return Reply{}, err
+	}
+	if _, named := q.First.StringValueOK(); !named {
+		return r.aggregateDB(ctx, q, &a)
+	}
+	ns, err := q.NS()
+	if err != nil {
+		return Reply{}, err
+	}
+	if special := r.specialAggregate(ns, &a); special != nil {
+		return special(ctx, q, ns, &a)
+	}
+	if err := r.checkForeign(q.DB, a.pipeline); err != nil {
+		return Reply{}, err
+	}
+	err = r.within(ctx, ns, partition.Read, planFilter(leadingMatch(a.pipeline), a.collation), func(c *partition.Collection, parts []*partition.Part) error {
+		switch {
+		case a.explain:
+			reply, err = r.explainParts(ctx, q, c, parts, nil)
+		case len(parts) == 1:
+			reply, err = r.openOne(ctx, q, c, parts[0], q.appendFor(nil, parts[0], true, nil, nil), false)
+		default:
+			reply, err = r.aggregateMany(ctx, q, c, parts, &a)
+		}
+		return err
+	})
+	if errors.Is(err, errUnknownDB) {
+		return r.aggregateNowhere(ctx, q, ns, &a)
+	}
+	return reply, err
+}
+
+// aggregateMany plans and runs a pipeline over several partitions.
+func (r *Router) aggregateMany(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, a *aggArgs) (Reply, error) {
+	plan, err := merge.PlanPipeline(a.pipeline)
+	if err != nil {
+		return Reply{}, err
+	}
+	if err := checkMerge(q, plan.Sort, &findArgs{collation: a.collation}); err != nil {
+		return Reply{}, err
+	}
+	f := newFanout(r, q, c.Name, plan.Sort, merge.Projection{})
+	f.skip, f.limit = plan.Skip, plan.Limit
+	batchSize := a.batchSize
+	if len(plan.Rest) > 0 {
+		batchSize = 0
+	}
+	f.batchSize = min(batchSize, maxBatch)
+	if _, err := r.openBranches(ctx, q, f, parts, aggregateMessages(q, parts, plan.Shard, f.batchSize), false); err != nil {
+		f.close()
+		return Reply{}, err
+	}
+	limit := firstBatch
+	if a.hasBatchSize {
+		limit = int(min(a.batchSize, math.MaxInt32))
+	}
+	var src source = f
+	if len(plan.Rest) > 0 {
+		src = newRest(q, f, plan, parts[0])
+	}
+	return r.firstBatch(ctx, q, c, src, parts, limit, a.hasBatchSize && a.batchSize == 0, false, false, false)
+}
+
+func aggregateMessages(q *Request, parts []*partition.Part, pipeline []bson.Raw, batchSize int64) [][]byte {
+	drop := func(key []byte) bool { return string(key) == "pipeline" || string(key) == "cursor" }
+	more := func(d []byte) []byte {
+		d = appendPipeline(d, pipeline)
+		return appendCursorArg(d, batchSize)
+	}
+	msgs := make([][]byte, len(parts))
+	for i, p := range parts {
+		msgs[i] = wire.AppendMsg(nil, 0, 0, 0, q.appendFor(nil, p, true, drop, more))
+	}
+	return msgs
+}
+
+func appendPipeline(d []byte, pipeline []bson.Raw) []byte {
+	at, d := bsoncore.AppendArrayElementStart(d, "pipeline")
+	for i, s := range pipeline {
+		d = bsoncore.AppendDocumentElement(d, arrayIndex(i), bsoncore.Document(s))
+	}
+	d, _ = bsoncore.AppendArrayEnd(d, at)
+	return d
+}
+
+func appendCursorArg(d []byte, batchSize int64) []byte {
+	at, d := bsoncore.AppendDocumentElementStart(d, "cursor")
+	if batchSize > 0 {
+		d = bsoncore.AppendInt64Element(d, "batchSize", batchSize)
+	}
+	d, _ = bsoncore.AppendDocumentEnd(d, at)
+	return d
+}

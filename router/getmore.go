@@ -1,0 +1,98 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/wire"
+)
+
+// getMore answers the command of that name from this proxy's cursors.
+func (r *Router) getMore(ctx context.Context, q *Request) (Reply, error) {
+	id, ok := q.First.Int64OK()
+	if !ok {
+		return Reply{}, typeMismatch("getMore.getMore", q.First, "long")
+	}
+	coll, ok := bsoncore.Document(q.Msg.Body).Lookup("collection").StringValueOK()
+	if !ok {
+		return Reply{}, wire.Errorf(40414, "BSON field 'getMore.collection' is missing but a required field")
+	}
+	limit := int64(0)
+	if v, err := bsoncore.Document(q.Msg.Body).LookupErr("batchSize"); err == nil {
+		if limit, err = wholeNumber("batchSize", v, 51024); err != nil {
+			return Reply{}, err
+		}
+	}
+	ns := q.DB + "." + coll
+	c, err := r.cursors.take(q, id, ns)
+	if err != nil {
+		return Reply{}, err
+	}
+	if s, ok := c.src.(*single); ok {
+		body, done, err := s.getMore(ctx, q, limit, c.id, ns)
+		r.cursors.release(c, done || err != nil)
+		return Reply{Body: body}, err
+	}
+	if q.MaxTime > 0 {
+		r.cursors.release(c, false)
+		return Reply{}, wire.Errorf(wire.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
+	}
+	b := &batch{}
+	done, err := c.src.fill(ctx, q, b, int(min(limit, maxBatch)))
+	r.cursors.release(c, done || err != nil)
+	if err != nil {
+		return Reply{}, err
+	}
+	if done {
+		id = 0
+	}
+	return Reply{Body: cursorReply("nextBatch", b, id, ns, false)}, nil
+}
+
+// single is a cursor on one backend, whose replies are relayed.
+type single struct {
+	r       *Router
+	branch  branch
+	session bson.Raw
+}
+
+func (s *single) fill(context.Context, *Request, *batch, int) (bool, error) {
+	return true, wire.Errorf(wire.InternalError, "BUG: a relayed cursor does not fill batches")
+}
+
+func (s *single) close() { s.r.killBackendCursor(&s.branch, s.session) }
+
+// getMore relays the next batch.
+func (s *single) getMore(ctx context.Context, q *Request, limit, id int64, ns string) (body bson.Raw, done bool, err error) {
+	start, d := bsoncore.AppendDocumentStart(nil)
+	d = bsoncore.AppendInt64Element(d, "getMore", s.branch.id)
+	d = bsoncore.AppendStringElement(d, "collection", s.branch.part.Physical)
+	if limit > 0 {
+		d = bsoncore.AppendInt64Element(d, "batchSize", min(limit, maxBatch))
+	}
+	if q.Comment.Type != 0 {
+		d = bsoncore.AppendValueElement(d, "comment", q.Comment)
+	}
+	if s.session != nil {
+		d = bsoncore.AppendDocumentElement(d, "lsid", bsoncore.Document(s.session))
+	}
+	d = q.appendTail(d, s.branch.part.DB)
+	d, _ = bsoncore.AppendDocumentEnd(d, start)
+	got, err := s.r.do(ctx, target{Backend: s.branch.part.Backend, Host: s.branch.host}, wire.AppendMsg(nil, 0, 0, 0, d))
+	if err != nil {
+		return nil, true, err
+	}
+	defer got.Release()
+	if err := commandError(got.Body); err != nil {
+		s.branch.id = 0
+		return nil, true, err
+	}
+	left, _ := bsoncore.Document(got.Body).Lookup("cursor", "id").AsInt64OK()
+	s.branch.id = left
+	if left == 0 {
+		id = 0
+	}
+	return relayCursor(got.Body, id, ns), left == 0, nil
+}

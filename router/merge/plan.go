@@ -1,0 +1,212 @@
+package merge
+
+import (
+	"math"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/shardkey/order"
+	"github.com/shardway/shardway/wire"
+)
+
+// Plan is how an aggregation over several partitions runs: Shard on each, then a merge of what they return (sorted by Sort, skip
+// and limit applied once), then Rest over the merged documents, which one backend runs on them.
+type Plan struct {
+	// Shard is the pipeline for each partition.
+	Shard []bson.Raw
+	// Sort is the order in which partitions return and in which they are merged; empty for none.
+	Sort order.Sort
+	// Skip and Limit apply to the merged documents; Limit is negative for none.
+	Skip, Limit int64
+	// Rest are the stages after the merge; empty when there are none.
+	Rest []bson.Raw
+	// Streams says that Rest looks at one document at a time, so that it can run over the merged documents in parts.
+	Streams bool
+}
+
+// perDocument are the stages that look at one document at a time.
+var perDocument = map[string]bool{
+	"$match": true, "$project": true, "$addFields": true, "$set": true, "$unset": true, "$replaceRoot": true,
+	"$replaceWith": true, "$redact": true, "$unwind": true,
+}
+
+// afterMerge are the further stages that may follow a merge.
+var afterMerge = map[string]bool{
+	"$group": true, "$sort": true, "$limit": true, "$skip": true, "$count": true, "$sortByCount": true,
+}
+
+// stageOf returns a stage's name and argument: 40323 for what is not a document with one field.
+func stageOf(stage bson.Raw) (string, bsoncore.Value, error) {
+	elems, err := bsoncore.Document(stage).Elements()
+	if err != nil || len(elems) != 1 {
+		return "", bsoncore.Value{}, wire.Errorf(40323, "A pipeline stage specification object must contain exactly one field.")
+	}
+	return elems[0].Key(), elems[0].Value(), nil
+}
+
+// PlanPipeline plans a pipeline over several partitions. A stage that cannot be done exactly is 115 CommandNotSupported and named.
+func PlanPipeline(pipeline []bson.Raw) (Plan, error) {
+	p := Plan{Limit: -1}
+	for i, stage := range pipeline {
+		name, arg, err := stageOf(stage)
+		if err != nil {
+			return p, err
+		}
+		if perDocument[name] {
+			p.Shard = append(p.Shard, stage)
+			continue
+		}
+		rest := pipeline[i+1:]
+		switch name {
+		case "$sort":
+			return p.sorted(stage, arg, rest)
+		case "$limit", "$skip":
+			return p.limited(pipeline[i:])
+		case "$group":
+			return p.grouped(arg, rest)
+		case "$count":
+			return p.counted(stage, arg, rest)
+		case "$sortByCount":
+			group, sort := sortByCount(arg)
+			_, arg, _ := stageOf(group)
+			return p.grouped(arg, append([]bson.Raw{sort}, rest...))
+		}
+		return p, unsupported(name)
+	}
+	return p, nil
+}
+
+func unsupported(name string) error {
+	return wire.Errorf(wire.CommandNotSupported,
+		"the stage %s is not supported over several partitions; put a $match on the shard key first, or use it on an unsharded collection", name)
+}
+
+// then sets what follows the merge, refusing what cannot follow it.
+func (p Plan) then(rest []bson.Raw) (Plan, error) {
+	p.Streams = true
+	for _, stage := range rest {
+		name, _, err := stageOf(stage)
+		if err != nil {
+			return p, err
+		}
+		if !perDocument[name] {
+			if !afterMerge[name] {
+				return p, unsupported(name)
+			}
+			p.Streams = false
+		}
+	}
+	p.Rest = append(p.Rest, rest...)
+	return p, nil
+}
+
+func (p Plan) sorted(stage bson.Raw, arg bsoncore.Value, rest []bson.Raw) (Plan, error) {
+	doc, ok := arg.DocumentOK()
+	if !ok {
+		return p, wire.Errorf(15973, "the $sort key specification must be an object")
+	}
+	s, err := order.ParseSort(bson.Raw(doc))
+	if err != nil {
+		return p, err
+	}
+	if s.Special() != order.ByFields {
+		return p, wire.Errorf(wire.CommandNotSupported, "a $sort by $meta is not supported over several partitions")
+	}
+	p.Sort = s
+	p.Shard = append(p.Shard, stage)
+	return p.limited(rest)
+}
+
+// limited takes the $skip and $limit stages at the head of rest into the merge, and pushes what they allow to the partitions.
+func (p Plan) limited(rest []bson.Raw) (Plan, error) {
+	i := 0
+	for ; i < len(rest); i++ {
+		name, arg, err := stageOf(rest[i])
+		if err != nil {
+			return p, err
+		}
+		if name != "$limit" && name != "$skip" {
+			break
+		}
+		n, err := stageNumber(name, arg)
+		if err != nil {
+			return p, err
+		}
+		if name == "$skip" {
+			p = p.addSkip(n)
+		} else if p.Limit < 0 || n < p.Limit {
+			p.Limit = n
+		}
+	}
+	if p.Limit >= 0 && p.Limit <= math.MaxInt64-p.Skip {
+		p.Shard = append(p.Shard, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendInt64Element(nil, "$limit", max(1, p.Limit+p.Skip)))))
+	}
+	return p.then(rest[i:])
+}
+
+// addSkip skips n more of what Skip and Limit let through.
+func (p Plan) addSkip(n int64) Plan {
+	if p.Limit >= 0 {
+		n = min(n, p.Limit)
+		p.Limit -= n
+	}
+	if p.Skip > math.MaxInt64-n {
+		p.Skip = math.MaxInt64
+	} else {
+		p.Skip += n
+	}
+	return p
+}
+
+func stageNumber(name string, v bsoncore.Value) (int64, error) {
+	code, least := wire.Code(5107200), int64(0)
+	if name == "$limit" {
+		code, least = 15958, 1
+	}
+	f, ok := v.AsFloat64OK()
+	n, isInt := v.AsInt64OK()
+	if !ok || !isInt && f != math.Trunc(f) {
+		return 0, wire.Errorf(code, "invalid argument to %s stage: Expected an integer", name)
+	}
+	if v.Type == bsoncore.TypeDouble {
+		if f != math.Trunc(f) || math.Abs(f) >= 1<<63 {
+			return 0, wire.Errorf(code, "invalid argument to %s stage: Expected an integer", name)
+		}
+		n = int64(f)
+	}
+	if n < least {
+		return 0, wire.Errorf(code, "invalid argument to %s stage: must be at least %d, got %d", name, least, n)
+	}
+	return n, nil
+}
+
+// counted pushes $count down and adds the partitions' counts.
+func (p Plan) counted(stage bson.Raw, arg bsoncore.Value, rest []bson.Raw) (Plan, error) {
+	field, ok := arg.StringValueOK()
+	if !ok || field == "" {
+		return p, wire.Errorf(40156, "the count field must be a non-empty string")
+	}
+	p.Shard = append(p.Shard, stage)
+	group := stage1("$group", build(
+		bsoncore.AppendNullElement(nil, "_id"),
+		bsoncore.AppendDocumentElement(nil, field, build(bsoncore.AppendStringElement(nil, "$sum", "$"+field)))))
+	project := stage1("$project", build(bsoncore.AppendInt32Element(nil, "_id", 0)))
+	return p.then(append([]bson.Raw{group, project}, rest...))
+}
+
+func sortByCount(arg bsoncore.Value) (group, sort bson.Raw) {
+	group = stage1("$group", build(
+		bsoncore.AppendValueElement(nil, "_id", arg),
+		bsoncore.AppendDocumentElement(nil, "count", build(bsoncore.AppendInt32Element(nil, "$sum", 1)))))
+	sort = stage1("$sort", build(bsoncore.AppendInt32Element(nil, "count", -1)))
+	return group, sort
+}
+
+// build makes a document of elements.
+func build(elems ...[]byte) bsoncore.Document { return bsoncore.BuildDocument(nil, elems...) }
+
+// stage1 makes a stage whose argument is a document.
+func stage1(name string, arg bsoncore.Document) bson.Raw {
+	return bson.Raw(build(bsoncore.AppendDocumentElement(nil, name, arg)))
+}
