@@ -281,3 +281,23 @@ func (f *fanout) close() {
 		br.docs = nil
 	}
 }
+
+// newFanoutPlain makes a fanout over one home.
+func newFanoutPlain(r *Router, q *Request, p *partition.Part) *fanout {
+	f := newFanout(r, q, "", order.Sort{}, merge.Projection{})
+	f.branches = []*branch{{part: p}}
+	return f
+}
+
+// settleOne hands one reply to a branch; field is found by what the reply has.
+func settleOne(br *branch, reply backend.Reply, err error) error {
+	if err != nil {
+		br.id, br.docs = 0, nil
+		return err
+	}
+	field := "firstBatch"
+	if _, e := bsoncore.Document(reply.Body).LookupErr("cursor", "nextBatch"); e == nil {
+		field = "nextBatch"
+	}
+	return settle([]*branch{br}, []backend.Reply{reply}, []error{nil}, field)
+}

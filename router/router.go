@@ -57,10 +57,16 @@ type Router struct {
 	conns     map[*Conn]struct{}
 	closing   bool
 	wg        sync.WaitGroup
+	// sweepDone is closed when the sweeper of idle cursors, which stopSweep ends, has ended.
+	stopSweep context.CancelFunc
+	sweepDone chan struct{}
 	// drain is closed when the router begins to shut down: hello says so.
 	drain chan struct{}
 
-	stats stats
+	stats   stats
+	cursors cursors
+	// special answers aggregates whose first stage is not about documents ($collStats, $currentOp, …).
+	special map[string]aggregateFunc
 }
 
 // ErrClosed is what Serve returns after Shutdown.
@@ -77,7 +83,14 @@ func New(cfg Config) *Router {
 		conns:     map[*Conn]struct{}{},
 		drain:     make(chan struct{}),
 	}
+	r.special = map[string]aggregateFunc{}
 	r.commands = joinTables(r)
+	ctx, stop := context.WithCancel(context.Background())
+	r.stopSweep, r.sweepDone = stop, make(chan struct{})
+	go func() {
+		defer close(r.sweepDone)
+		r.cursors.sweep(ctx)
+	}()
 	return r
 }
 
@@ -101,7 +114,7 @@ func (r *Router) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // Shutdown stops listening, tells monitors through hello, lets requests in flight end until ctx does, and then cuts
-// what is left. It returns when no connection's goroutine is left.
+// what is left. It ends the cursors and returns when no goroutine of the router is left. A router that served nobody must be shut down too.
 func (r *Router) Shutdown(ctx context.Context) {
 	r.mu.Lock()
 	if !r.closing {
@@ -115,6 +128,14 @@ func (r *Router) Shutdown(ctx context.Context) {
 		c.stopWhenIdle()
 	}
 	r.mu.Unlock()
+	r.waitConns(ctx)
+	r.stopSweep()
+	<-r.sweepDone
+	r.wg.Wait()
+}
+
+// waitConns waits for the connections' goroutines and cuts what is left when ctx ends.
+func (r *Router) waitConns(ctx context.Context) {
 	done := make(chan struct{})
 	go func() { r.wg.Wait(); close(done) }()
 	select {

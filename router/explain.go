@@ -1,0 +1,232 @@
+package router
+
+import (
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+var _ = register(func(r *Router) []Command {
+	return []Command{{Name: "explain", API1: true, Help: "tells how a command would run", Run: r.explain}}
+})
+
+// explain answers the command of that name by asking every partition that the explained command concerns.
+func (r *Router) explain(ctx context.Context, q *Request) (reply Reply, err error) {
+	inner, ok := q.First.DocumentOK()
+	if !ok {
+		return Reply{}, typeMismatch("explain", q.First, "object")
+	}
+	elems, err := inner.Elements()
+	if err != nil || len(elems) == 0 {
+		return Reply{}, wire.Errorf(wire.FailedToParse, "explain command requires a nested object")
+	}
+	coll, ok := elems[0].Value().StringValueOK()
+	if !ok {
+		return Reply{}, wire.Errorf(wire.InvalidNamespace, "explain needs a command on a collection")
+	}
+	if err := checkCollection(q.DB, coll); err != nil {
+		return Reply{}, err
+	}
+	filter, collation, err := explainedFilter(elems[0].Key(), inner)
+	if err != nil {
+		return Reply{}, err
+	}
+	err = r.within(ctx, q.DB+"."+coll, partition.Read, planFilter(filter, collation), func(c *partition.Collection, parts []*partition.Part) error {
+		reply, err = r.explainParts(ctx, q, c, parts, inner)
+		return err
+	})
+	if errors.Is(err, errUnknownDB) {
+		body := bsoncore.NewDocumentBuilder().
+			AppendDocument("queryPlanner", bsoncore.NewDocumentBuilder().AppendInt32("mongosPlannerVersion", 1).
+				AppendDocument("winningPlan", bsoncore.NewDocumentBuilder().AppendString("stage", "EOF").Build()).Build()).
+			AppendDouble("ok", 1).Build()
+		return Reply{Body: bson.Raw(body)}, nil
+	}
+	return reply, err
+}
+
+// explainedFilter returns the filter of an explained command, by which it is targeted.
+func explainedFilter(name string, cmd bsoncore.Document) (filter bson.Raw, collation bool, err error) {
+	var v bsoncore.Value
+	switch name {
+	case "find":
+		v = cmd.Lookup("filter")
+	case "count", "distinct", "findAndModify":
+		v = cmd.Lookup("query")
+	case "aggregate":
+		stages, err := parsePipeline(cmd.Lookup("pipeline"))
+		if err != nil {
+			return nil, false, err
+		}
+		filter = leadingMatch(stages)
+	case "update", "delete":
+		list, _ := cmd.Lookup(name + "s").ArrayOK()
+		all, _ := list.Values()
+		if len(all) != 1 {
+			return nil, false, wire.Errorf(wire.InvalidLength, "explained write batches must be of size 1")
+		}
+		if d, ok := all[0].DocumentOK(); ok {
+			v = d.Lookup("q")
+		}
+	default:
+		return nil, false, wire.Errorf(wire.CommandNotFound, "Explain failed due to unknown command: %s", name)
+	}
+	if v.Type != 0 {
+		if filter, err = documentOrNull("filter", v); err != nil {
+			return nil, false, err
+		}
+	}
+	if cv := cmd.Lookup("collation"); cv.Type != 0 {
+		collation, err = notSimple(cv)
+	}
+	return filter, collation, err
+}
+
+// explainParts asks every part to explain and puts the answers together as mongos does. inner is the explained command; nil when
+// the request itself is an aggregate with explain: true.
+func (r *Router) explainParts(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, inner bsoncore.Document) (Reply, error) {
+	targets := make([]target, len(parts))
+	msgs := make([][]byte, len(parts))
+	for i, p := range parts {
+		targets[i] = q.target(p)
+		msgs[i] = wire.AppendMsg(nil, 0, 0, 0, explainFor(q, p, inner))
+	}
+	replies, errs := r.scatter(ctx, targets, msgs)
+	defer releaseAll(replies)
+	for i := range replies {
+		if errs[i] == nil {
+			errs[i] = commandError(replies[i].Body)
+		}
+		if errs[i] != nil {
+			return Reply{}, errs[i]
+		}
+	}
+	if !c.Sharded() && len(parts) == 1 {
+		return Reply{Body: hideNames(relay(replies[0].Body))}, nil
+	}
+	stage := "SHARD_MERGE"
+	if len(parts) == 1 {
+		stage = "SINGLE_SHARD"
+	} else if inner != nil && len(inner.Lookup("sort").Data) > 5 {
+		stage = "SHARD_MERGE_SORT"
+	}
+	return Reply{Body: r.explainBody(stage, parts, cleaned(replies), inner == nil)}, nil
+}
+
+func cleaned(replies []backend.Reply) []bson.Raw {
+	out := make([]bson.Raw, len(replies))
+	for i := range replies {
+		out[i] = hideNames(relay(replies[i].Body))
+	}
+	return out
+}
+
+func explainFor(q *Request, p *partition.Part, inner bsoncore.Document) []byte {
+	if inner == nil {
+		return q.appendFor(nil, p, true, nil, nil)
+	}
+	start, d := bsoncore.AppendDocumentStart(nil)
+	at, d := bsoncore.AppendDocumentElementStart(d, "explain")
+	elems, _ := inner.Elements()
+	d = bsoncore.AppendStringElement(d, elems[0].Key(), p.Physical)
+	for _, e := range elems[1:] {
+		if !consumed(e.KeyBytes()) {
+			d = append(d, e...)
+		}
+	}
+	d, _ = bsoncore.AppendDocumentEnd(d, at)
+	if v, err := bsoncore.Document(q.Msg.Body).LookupErr("verbosity"); err == nil {
+		d = bsoncore.AppendValueElement(d, "verbosity", v)
+	}
+	d = q.appendTail(d, p.DB)
+	d, _ = bsoncore.AppendDocumentEnd(d, start)
+	return d
+}
+
+// explainBody builds mongos' shape (mongos-behaviour §3.13, §6.4).
+func (r *Router) explainBody(stage string, parts []*partition.Part, bodies []bson.Raw, pipeline bool) bson.Raw {
+	shards := bsoncore.NewArrayBuilder()
+	perShard := bsoncore.NewDocumentBuilder()
+	exec := bsoncore.NewArrayBuilder()
+	var returned, keys, docs, millis int64
+	executed := false
+	for i, p := range parts {
+		host := ""
+		if b := r.cfg.Backends.Get(p.Backend); b != nil {
+			host = b.HostString()
+		}
+		one := bsoncore.NewDocumentBuilder().AppendString("shardName", p.Backend).AppendString("connectionString", host)
+		whole := bsoncore.Document(bodies[i])
+		if planner, ok := whole.Lookup("queryPlanner").DocumentOK(); ok {
+			elems, _ := planner.Elements()
+			for _, e := range elems {
+				one.AppendValue(e.Key(), e.Value())
+			}
+		}
+		shards.AppendDocument(one.Build())
+		perShard.AppendDocument(p.Backend, bsoncore.NewDocumentBuilder().AppendString("host", host).AppendDocument("plan", whole).Build())
+		if st, ok := whole.Lookup("executionStats").DocumentOK(); ok {
+			executed = true
+			returned += number(st, "nReturned")
+			keys += number(st, "totalKeysExamined")
+			docs += number(st, "totalDocsExamined")
+			millis = max(millis, number(st, "executionTimeMillis"))
+			exec.AppendDocument(bsoncore.NewDocumentBuilder().AppendString("shardName", p.Backend).AppendBoolean("executionSuccess", true).
+				AppendDocument("executionStages", st).Build())
+		}
+	}
+	out := bsoncore.NewDocumentBuilder()
+	if pipeline {
+		out.AppendString("mergeType", "mongos").AppendDocument("shards", perShard.Build())
+		return bson.Raw(out.AppendDouble("ok", 1).Build())
+	}
+	winning := bsoncore.NewDocumentBuilder().AppendString("stage", stage).AppendArray("shards", shards.Build()).Build()
+	out.AppendDocument("queryPlanner", bsoncore.NewDocumentBuilder().AppendInt32("mongosPlannerVersion", 1).AppendDocument("winningPlan", winning).Build())
+	if executed {
+		stages := bsoncore.NewDocumentBuilder().AppendString("stage", stage).AppendInt64("nReturned", returned).AppendArray("shards", exec.Build()).Build()
+		out.AppendDocument("executionStats", bsoncore.NewDocumentBuilder().AppendInt64("nReturned", returned).AppendInt64("executionTimeMillis", millis).
+			AppendInt64("totalKeysExamined", keys).AppendInt64("totalDocsExamined", docs).AppendDocument("executionStages", stages).Build())
+	}
+	return bson.Raw(out.AppendDouble("ok", 1).Build())
+}
+
+func number(d bsoncore.Document, field string) int64 {
+	n, _ := d.Lookup(field).AsInt64OK()
+	return n
+}
+
+// hideNames replaces physical names in every string of a document, however deep.
+func hideNames(doc bson.Raw) bson.Raw {
+	start, out := bsoncore.AppendDocumentStart(make([]byte, 0, len(doc)))
+	elems, _ := bsoncore.Document(doc).Elements()
+	for _, e := range elems {
+		out = bsoncore.AppendValueElement(out, catalog.HidePhysicalNames(e.Key()), hideIn(e.Value()))
+	}
+	out, _ = bsoncore.AppendDocumentEnd(out, start)
+	return out
+}
+
+func hideIn(v bsoncore.Value) bsoncore.Value {
+	if s, ok := v.StringValueOK(); ok {
+		return bsoncore.Value{Type: v.Type, Data: bsoncore.AppendString(nil, catalog.HidePhysicalNames(s))}
+	}
+	if d, ok := v.DocumentOK(); ok {
+		return bsoncore.Value{Type: v.Type, Data: hideNames(bson.Raw(d))}
+	}
+	if a, ok := v.ArrayOK(); ok {
+		values, _ := a.Values()
+		b := bsoncore.NewArrayBuilder()
+		for _, el := range values {
+			b.AppendValue(hideIn(el))
+		}
+		return bsoncore.Value{Type: v.Type, Data: b.Build()}
+	}
+	return v
+}
