@@ -3,6 +3,8 @@ package fleettest
 
 import (
 	"context"
+	"io"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +31,7 @@ func Standalone(o *fleet.Options) { o.Standalone = true }
 // found or installed the test fails, since a suite that skips everything passes for nothing.
 func Start(tb testing.TB, n int, options ...Option) *fleet.Fleet {
 	tb.Helper()
-	var o fleet.Options
+	o := fleet.Options{Log: terminal()}
 	for _, option := range options {
 		option(&o)
 	}
@@ -45,6 +47,15 @@ func Start(tb testing.TB, n int, options ...Option) *fleet.Fleet {
 		}
 	})
 	return f
+}
+
+// terminal is where the building of a server shows: go test keeps standard error to itself until a
+// package is done, which with a build of some minutes looks like hanging.
+func terminal() io.Writer {
+	if tty, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {
+		return tty
+	}
+	return os.Stderr
 }
 
 // Need skips the test, with the reason, unless the fleet has all the features.
@@ -73,7 +84,7 @@ func Shared(tb testing.TB, n int) []*fleet.Server {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.fleet == nil {
-		f, err := fleet.Start(ctx, n, fleet.Options{})
+		f, err := fleet.Start(ctx, n, fleet.Options{Log: terminal()})
 		if err != nil {
 			tb.Fatal(err)
 		}
