@@ -51,12 +51,12 @@ func Start(tb testing.TB, n int, options ...Option) *fleet.Fleet {
 
 // terminal is where the building of a server shows: go test keeps standard error to itself until a
 // package is done, which with a build of some minutes looks like hanging.
-func terminal() io.Writer {
+var terminal = sync.OnceValue(func() io.Writer {
 	if tty, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {
 		return tty
 	}
 	return os.Stderr
-}
+})
 
 // Need skips the test, with the reason, unless the fleet has all the features.
 func Need(tb testing.TB, f *fleet.Fleet, features ...fleet.Feature) {
