@@ -1,0 +1,138 @@
+package catalog
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/wire"
+)
+
+type databaseDoc struct {
+	Name    string      `bson:"_id"`
+	Lower   string      `bson:"lower"`
+	Primary string      `bson:"primary"`
+	UUID    bson.Binary `bson:"uuid"`
+	Created time.Time   `bson:"created"`
+}
+
+// NewUUID makes a random UUID as BSON has it.
+func NewUUID() bson.Binary {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: b}
+}
+
+func (s *Store) readDatabases(ctx context.Context, next *Snapshot) error {
+	var rows []databaseDoc
+	if err := s.all(ctx, databasesColl, &rows); err != nil {
+		return err
+	}
+	for _, d := range rows {
+		next.Databases[d.Name] = &Database{Name: d.Name, Primary: d.Primary, UUID: d.UUID, Created: d.Created.UTC()}
+	}
+	return nil
+}
+
+// all reads a whole small collection.
+func (s *Store) all(ctx context.Context, coll string, rows any) error {
+	cur, err := s.db.Collection(coll).Find(ctx, bson.D{})
+	if err == nil {
+		err = cur.All(ctx, rows)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", coll, err)
+	}
+	return nil
+}
+
+// CreateDatabase registers a database with its primary backend. One that exists keeps its primary, which is no error; a name that differs from an
+// existing one only in case is 13297 DatabaseDifferCase.
+func (s *Store) CreateDatabase(ctx context.Context, name, primary string) error {
+	for other := range s.Snapshot().Databases {
+		if other != name && strings.EqualFold(other, name) {
+			return wire.Errorf(wire.DatabaseDifferCase, "db already exists with different case already have: [%s] trying to create [%s]", other, name)
+		}
+	}
+	d := databaseDoc{Name: name, Lower: strings.ToLower(name), Primary: primary, UUID: NewUUID(), Created: time.Now().UTC()}
+	_, err := s.db.Collection(databasesColl).InsertOne(ctx, d)
+	if err != nil && !mongo.IsDuplicateKeyError(err) {
+		return fmt.Errorf("register database %s: %w", name, err)
+	}
+	return s.Refresh(ctx)
+}
+
+// SetPrimary changes a database's primary backend.
+func (s *Store) SetPrimary(ctx context.Context, name, primary string) error {
+	_, err := s.db.Collection(databasesColl).UpdateByID(ctx, name, bson.D{{Key: "$set", Value: bson.D{{Key: "primary", Value: primary}}}})
+	if err != nil {
+		return fmt.Errorf("set the primary of database %s: %w", name, err)
+	}
+	return s.Refresh(ctx)
+}
+
+// DropDatabase forgets a database. Its maps stay: each ends in a version that says dropped.
+func (s *Store) DropDatabase(ctx context.Context, name string) error {
+	if _, err := s.db.Collection(databasesColl).DeleteOne(ctx, bson.D{{Key: "_id", Value: name}}); err != nil {
+		return fmt.Errorf("forget database %s: %w", name, err)
+	}
+	return s.Refresh(ctx)
+}
+
+type backendDoc struct {
+	ID           string         `bson:"_id"`
+	URI          string         `bson:"uri"`
+	Host         string         `bson:"host"`
+	Draining     bool           `bson:"draining,omitempty"`
+	DrainedAt    time.Time      `bson:"drainedAt,omitempty"`
+	TopologyTime bson.Timestamp `bson:"topologyTime"`
+}
+
+func (s *Store) readBackends(ctx context.Context, next *Snapshot) error {
+	var rows []backendDoc
+	if err := s.all(ctx, backendsColl, &rows); err != nil {
+		return err
+	}
+	for _, d := range rows {
+		next.Backends[d.ID] = &Backend{ID: d.ID, URI: d.URI, Host: d.Host, Draining: d.Draining, DrainedAt: d.DrainedAt.UTC(), TopologyTime: d.TopologyTime}
+	}
+	return nil
+}
+
+// PutBackend adds a backend to the fleet, or changes its URI and host; whether it drains stays as it was.
+func (s *Store) PutBackend(ctx context.Context, id, uri, host string) error {
+	now := bson.Timestamp{T: uint32(time.Now().Unix()), I: 1}
+	_, err := s.db.Collection(backendsColl).UpdateByID(ctx, id, bson.D{
+		{Key: "$set", Value: bson.D{{Key: "uri", Value: uri}, {Key: "host", Value: host}}},
+		{Key: "$setOnInsert", Value: bson.D{{Key: "topologyTime", Value: now}}},
+	}, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("register backend %s: %w", id, err)
+	}
+	return s.Refresh(ctx)
+}
+
+// SetDraining says that a backend is being emptied, and since when it is empty (zero: it is not yet).
+func (s *Store) SetDraining(ctx context.Context, id string, draining bool, drainedAt time.Time) error {
+	_, err := s.db.Collection(backendsColl).UpdateByID(ctx, id, bson.D{{Key: "$set", Value: bson.D{
+		{Key: "draining", Value: draining}, {Key: "drainedAt", Value: drainedAt}}}})
+	if err != nil {
+		return fmt.Errorf("mark backend %s: %w", id, err)
+	}
+	return s.Refresh(ctx)
+}
+
+// RemoveBackend takes a backend out of the fleet.
+func (s *Store) RemoveBackend(ctx context.Context, id string) error {
+	if _, err := s.db.Collection(backendsColl).DeleteOne(ctx, bson.D{{Key: "_id", Value: id}}); err != nil {
+		return fmt.Errorf("remove backend %s: %w", id, err)
+	}
+	return s.Refresh(ctx)
+}

@@ -1,0 +1,105 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+type collectionDoc struct {
+	NS                string `bson:"_id"`
+	MaxPartitionBytes int64  `bson:"maxPartitionBytes,omitempty"`
+	NoBalance         bool   `bson:"noBalance,omitempty"`
+}
+
+func (s *Store) readCollections(ctx context.Context, next *Snapshot) error {
+	var rows []collectionDoc
+	if err := s.all(ctx, nsColl, &rows); err != nil {
+		return err
+	}
+	for _, d := range rows {
+		next.Collections[d.NS] = CollectionSettings(d)
+	}
+	return nil
+}
+
+// SetCollection replaces the settings of a namespace.
+func (s *Store) SetCollection(ctx context.Context, c CollectionSettings) error {
+	_, err := s.db.Collection(nsColl).ReplaceOne(ctx, bson.D{{Key: "_id", Value: c.NS}}, collectionDoc(c), options.Replace().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("set what is set for %s: %w", c.NS, err)
+	}
+	return s.Refresh(ctx)
+}
+
+const (
+	balancerID = "balancer"
+	clusterID  = "cluster"
+)
+
+func (s *Store) readSettings(ctx context.Context, next *Snapshot) error {
+	var rows []struct {
+		ID        string        `bson:"_id"`
+		Stopped   bool          `bson:"stopped"`
+		ClusterID bson.ObjectID `bson:"clusterId"`
+	}
+	if err := s.all(ctx, settingsColl, &rows); err != nil {
+		return err
+	}
+	for _, d := range rows {
+		switch d.ID {
+		case balancerID:
+			next.BalancerStopped = d.Stopped
+		case clusterID:
+			next.ClusterID = d.ClusterID
+		}
+	}
+	return nil
+}
+
+// SetBalancerStopped stops or starts automatic splits, moves and merges.
+func (s *Store) SetBalancerStopped(ctx context.Context, stopped bool) error {
+	mode := "full"
+	if stopped {
+		mode = "off"
+	}
+	_, err := s.db.Collection(settingsColl).UpdateByID(ctx, balancerID,
+		bson.D{{Key: "$set", Value: bson.D{{Key: "stopped", Value: stopped}, {Key: "mode", Value: mode}}}}, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("set the balancer: %w", err)
+	}
+	return s.Refresh(ctx)
+}
+
+func (s *Store) ensureClusterID(ctx context.Context) error {
+	_, err := s.db.Collection(settingsColl).UpdateByID(ctx, clusterID,
+		bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "clusterId", Value: bson.NewObjectID()}}}}, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("name the cluster: %w", err)
+	}
+	return nil
+}
+
+// Change is one entry of the history, in the shape of config.changelog.
+type Change struct {
+	ID     string    `bson:"_id"`
+	Server string    `bson:"server"`
+	Shard  string    `bson:"shard,omitempty"`
+	Client string    `bson:"clientAddr"`
+	Time   time.Time `bson:"time"`
+	What   string    `bson:"what"`
+	NS     string    `bson:"ns"`
+	Detail bson.D    `bson:"details"`
+}
+
+// AppendChange writes an entry of the history. It is for people to read: a failure is logged and nothing else.
+func (s *Store) AppendChange(ctx context.Context, server, what, ns string, details bson.D) {
+	c := Change{Server: server, Time: time.Now().UTC(), What: what, NS: ns, Detail: details}
+	c.ID = fmt.Sprintf("%s-%s-%s", server, c.Time.Format(time.RFC3339Nano), bson.NewObjectID().Hex())
+	if _, err := s.db.Collection(changelogColl).InsertOne(ctx, c); err != nil {
+		s.log.Warn().Err(err).Str("what", what).Str("ns", ns).Msg("the history could not be written")
+	}
+}

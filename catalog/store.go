@@ -1,0 +1,210 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+)
+
+// Names of the catalog's collections.
+const (
+	mapsColl      = "maps"
+	backendsColl  = "backends"
+	databasesColl = "databases"
+	settingsColl  = "settings"
+	countersColl  = "counters"
+	nsColl        = "collections"
+	changelogColl = "changelog"
+)
+
+// refreshEvery is how often the catalog is read although nothing was heard of a change.
+const refreshEvery = time.Second
+
+// ErrMapExists says that somebody else has inserted that version of a map; the snapshot has been refreshed.
+var ErrMapExists = errors.New("catalog: that version of the map exists")
+
+// Store is the catalog in its database, and the snapshot that requests read. It is safe for concurrent use.
+type Store struct {
+	db  *mongo.Database
+	log zerolog.Logger
+
+	snap atomic.Pointer[Snapshot]
+
+	// mu orders refreshes, and with them what listeners are told.
+	mu        sync.Mutex
+	listeners []func(*Snapshot)
+}
+
+// Open reads the catalog through client, which belongs to the catalog backend: it must be a replica set, since majority means nothing
+// on a standalone. Everything is written and read with majority.
+func Open(ctx context.Context, client *mongo.Client, log zerolog.Logger) (*Store, error) {
+	db := client.Database(DB, options.Database().
+		SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
+	var hello struct {
+		SetName string `bson:"setName"`
+	}
+	if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
+		return nil, fmt.Errorf("the catalog's backend does not answer: %w", err)
+	}
+	if hello.SetName == "" {
+		return nil, errors.New("the catalog must be a replica set, and its backend is a standalone; a standalone becomes a replica set of one by --replSet and rs.initiate()")
+	}
+	s := &Store{db: db, log: log}
+	if err := s.ensureClusterID(ctx); err != nil {
+		return nil, err
+	}
+	return s, s.Refresh(ctx)
+}
+
+// DB is the catalog's database, for what is only shown or only kept: history, the config database's other collections.
+func (s *Store) DB() *mongo.Database { return s.db }
+
+// Snapshot returns what was read last. It never blocks.
+func (s *Store) Snapshot() *Snapshot { return s.snap.Load() }
+
+// OnChange has f called with the snapshot now and after every refresh that read one, in order and one at a time.
+func (s *Store) OnChange(f func(*Snapshot)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listeners = append(s.listeners, f)
+	f(s.snap.Load())
+}
+
+// Run refreshes the snapshot until ctx ends. A refresh that fails is logged; the snapshot of before goes on serving.
+func (s *Store) Run(ctx context.Context) {
+	t := time.NewTicker(refreshEvery)
+	defer t.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		err := s.Refresh(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			s.log.Warn().Err(err).Msg("the catalog cannot be read; what is known goes on serving")
+		}
+		failing = err != nil
+	}
+}
+
+// Refresh reads the catalog and tells the listeners.
+func (s *Store) Refresh(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	// Reads of one refresh are not one moment: a map is never allowed to go back.
+	if old := s.snap.Load(); old != nil {
+		for ns, m := range old.Maps {
+			if n := next.Maps[ns]; n == nil || n.V < m.V {
+				next.Maps[ns] = m
+			}
+		}
+	}
+	s.snap.Store(next)
+	for _, f := range s.listeners {
+		f(next)
+	}
+	return nil
+}
+
+func (s *Store) read(ctx context.Context) (*Snapshot, error) {
+	next := &Snapshot{Maps: map[string]*Map{}, Databases: map[string]*Database{}, Backends: map[string]*Backend{}, Collections: map[string]CollectionSettings{}}
+	for _, step := range []func(context.Context, *Snapshot) error{s.readMaps, s.readDatabases, s.readBackends, s.readCollections, s.readSettings} {
+		if err := step(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+	return next, nil
+}
+
+// readMaps reads the newest map of every namespace.
+func (s *Store) readMaps(ctx context.Context, next *Snapshot) error {
+	cur, err := s.db.Collection(mapsColl).Aggregate(ctx, mongo.Pipeline{
+		{{Key: "$sort", Value: bson.D{{Key: "_id.ns", Value: 1}, {Key: "_id.v", Value: -1}}}},
+		{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$_id.ns"}, {Key: "m", Value: bson.D{{Key: "$first", Value: "$$ROOT"}}}}}},
+	})
+	if err != nil {
+		return fmt.Errorf("read maps: %w", err)
+	}
+	var rows []struct {
+		M mapDoc `bson:"m"`
+	}
+	if err := cur.All(ctx, &rows); err != nil {
+		return fmt.Errorf("read maps: %w", err)
+	}
+	for _, row := range rows {
+		m, err := decodeMap(row.M)
+		if err != nil {
+			return err
+		}
+		next.Maps[m.NS] = m
+	}
+	return nil
+}
+
+// NewestMap reads the newest map of a namespace from the catalog, past the snapshot; nil if there is none. Whoever is about to
+// drop a physical collection asks this, right before.
+func (s *Store) NewestMap(ctx context.Context, ns string) (*Map, error) {
+	var d mapDoc
+	err := s.db.Collection(mapsColl).FindOne(ctx, bson.D{{Key: "_id.ns", Value: ns}},
+		options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}})).Decode(&d)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the newest map of %s: %w", ns, err)
+	}
+	return decodeMap(d)
+}
+
+// InsertMap inserts a version of a map, which is a compare-and-swap: ErrMapExists says that somebody was faster. The snapshot is
+// refreshed in both cases. Any other error leaves it unknown whether the map was inserted.
+func (s *Store) InsertMap(ctx context.Context, m *Map) error {
+	if m.Created.IsZero() {
+		m.Created = time.Now().UTC().Truncate(time.Millisecond)
+	}
+	if err := m.Check(); err != nil {
+		return err
+	}
+	_, err := s.db.Collection(mapsColl).InsertOne(ctx, encodeMap(m))
+	if err != nil && !mongo.IsDuplicateKeyError(err) {
+		return fmt.Errorf("insert map %s v%d: %w", m.NS, m.V, err)
+	}
+	lost := err != nil
+	if err := s.Refresh(ctx); err != nil {
+		return err
+	}
+	if lost {
+		return ErrMapExists
+	}
+	return nil
+}
+
+// NextNumber returns a number that was never returned before, for the name of a physical collection.
+func (s *Store) NextNumber(ctx context.Context) (uint64, error) {
+	var d struct {
+		N int64 `bson:"n"`
+	}
+	err := s.db.Collection(countersColl).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: "physical"}},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}},
+		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
+	if err != nil {
+		return 0, fmt.Errorf("take a number for a physical name: %w", err)
+	}
+	return uint64(d.N), nil
+}
