@@ -67,6 +67,10 @@ type Router struct {
 	cursors cursors
 	// special answers aggregates whose first stage is not about documents ($collStats, $currentOp, …).
 	special map[string]aggregateFunc
+
+	// derived and retries are what this process remembers of clients' sessions (session_*.go).
+	derived derivedSessions
+	retries retryMemory
 }
 
 // ErrClosed is what Serve returns after Shutdown.

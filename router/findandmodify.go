@@ -1,0 +1,283 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// modification is one findAndModify on its way.
+type modification struct {
+	r      *Router
+	q      *Request
+	ns     string
+	op     operation
+	stmt   int32
+	remove bool
+}
+
+// findAndModify answers findAndModify: at one partition where the filter says which, else at the document found first.
+func (r *Router) findAndModify(ctx context.Context, q *Request) (Reply, error) {
+	m, err := r.parseModification(q)
+	if err != nil {
+		return Reply{}, err
+	}
+	if m.op.upsert {
+		if err := r.ensureCollection(ctx, q.DB, m.ns); err != nil {
+			return Reply{}, err
+		}
+	}
+	var reply bson.Raw
+	for tries := 0; ; tries++ {
+		var d decision
+		err = r.within(ctx, m.ns, partition.Write, func(c *partition.Collection) ([]*partition.Part, error) {
+			d, err = m.decide(c)
+			return d.parts, err
+		}, func(c *partition.Collection, _ []*partition.Part) error {
+			reply, err = m.execute(ctx, c, d)
+			return err
+		})
+		if err != errMustCreate || tries == maxCreations {
+			break
+		}
+		if err := r.ensureCollection(ctx, q.DB, m.ns); err != nil {
+			return Reply{}, err
+		}
+	}
+	if err != nil {
+		return Reply{}, err
+	}
+	return Reply{Body: reply}, nil
+}
+
+func (r *Router) parseModification(q *Request) (*modification, error) {
+	ns, err := q.NS()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkWritable(q.DB); err != nil {
+		return nil, err
+	}
+	m := &modification{r: r, q: q, ns: ns, op: operation{filter: emptyDocument, simple: true}}
+	for rem := []byte(q.Msg.Body[4:]); len(rem) > 1; {
+		e, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			return nil, wire.Errorf(wire.InvalidBSON, "the command is not a valid BSON document")
+		}
+		rem = rest
+		v := e.Value()
+		var err error
+		switch string(e.KeyBytes()) {
+		case "query":
+			if v.Type != bsoncore.TypeNull {
+				m.op.filter, err = documentField("findAndModify.query", v)
+			}
+		case "update":
+			m.op.update = v
+		case "remove":
+			m.remove = isTrue(v)
+		case "upsert":
+			m.op.upsert = isTrue(v)
+		case "sort":
+			m.op.sort = v
+		case "collation":
+			m.op.collation = v
+			m.op.simple, err = simpleCollation(v)
+		case "hint":
+			m.op.hint = v
+		case "let":
+			m.op.let = v
+		case "stmtId":
+			m.stmt, _ = v.Int32OK()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !m.remove && m.op.update.Type == 0 {
+		return nil, wire.Errorf(wire.FailedToParse, "Either an update or remove=true must be specified")
+	}
+	return m, nil
+}
+
+// decide plans the modification; it may be called again after a change of the map.
+func (m *modification) decide(c *partition.Collection) (decision, error) {
+	if c == nil || c.Dropped() {
+		if m.op.upsert {
+			return decision{}, errMustCreate
+		}
+		return decision{}, nil
+	}
+	if !c.Sharded() {
+		return decision{parts: c.Parts}, nil
+	}
+	if m.remove {
+		m.op.update = bsoncore.Value{}
+	}
+	m.op.examine(c.Key)
+	d := m.op.decide(c)
+	if d.err != nil {
+		return d, d.err
+	}
+	return d, nil
+}
+
+func (m *modification) execute(ctx context.Context, c *partition.Collection, d decision) (bson.Raw, error) {
+	switch {
+	case len(d.parts) == 0:
+		return m.nothing(), nil
+	case d.search == nil:
+		return m.send(ctx, d.parts[0], nil, false)
+	}
+	var reply bson.Raw
+	send := func(part *partition.Part, command bson.Raw) (applied, error) {
+		var a applied
+		body, err := m.sendCommand(ctx, part, command)
+		if err != nil {
+			if wire.AsError(err).Code != wire.DuplicateKey {
+				return a, err
+			}
+			a.duplicate, a.hit = true, true
+			a.accept = func() {}
+			if d.search.op.upsert && part == d.search.place {
+				return a, nil
+			}
+			return a, err
+		}
+		n, _ := bsoncore.Document(body).Lookup("lastErrorObject", "n").AsInt64OK()
+		_, err = bsoncore.Document(body).LookupErr("retriedStmtId")
+		a.hit = n > 0 || err == nil
+		a.accept = func() { reply = body }
+		return a, nil
+	}
+	w := singleWrite{r: m.r, q: m.q, c: c, search: d.search, stmt: m.stmt, send: send,
+		rewrite: func(filter bson.Raw, upsert bool) bson.Raw { return m.rewritten(filter, upsert) }}
+	refused, err := w.run(ctx)
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err != nil:
+		return nil, err
+	case reply == nil && w.done:
+		return nil, wire.Errorf(wire.DuplicateKey, "E11000 duplicate key error collection: %s: the upsert's _id is another document's", m.ns)
+	case reply == nil:
+		return m.nothing(), nil
+	}
+	return reply, nil
+}
+
+// rewritten stands for the changed fields of the command: a document {query, upsert} that sendCommand puts in.
+func (m *modification) rewritten(filter bson.Raw, upsert bool) bson.Raw {
+	dst := bsoncore.AppendDocumentElement(make([]byte, 4, len(filter)+32), "query", bsoncore.Document(filter))
+	if upsert {
+		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
+	}
+	return bson.Raw(closeDocument(dst, 0))
+}
+
+func (m *modification) sendCommand(ctx context.Context, part *partition.Part, changed bson.Raw) (bson.Raw, error) {
+	return m.send(ctx, part, changed, true)
+}
+
+// send runs the command at one home; changed, if not nil, takes the place of query, upsert and sort. The reply is the client's.
+func (m *modification) send(ctx context.Context, part *partition.Part, changed bson.Raw, searched bool) (bson.Raw, error) {
+	if !m.q.HasTxn {
+		return m.once(ctx, part, changed, searched, false)
+	}
+	alone, err := m.r.standalone(ctx, part.Backend)
+	if err != nil {
+		return nil, err
+	}
+	if alone {
+		return m.ledgered(ctx, part, changed, searched)
+	}
+	for n := 1; ; n++ {
+		body, err := m.once(ctx, part, changed, searched, true)
+		if err == nil {
+			return body, nil
+		}
+		if e := wire.AsError(err); !e.Code.Retriable() || n == writeAttempts || ctx.Err() != nil {
+			return nil, m.label(e)
+		}
+	}
+}
+
+// label marks an error that a driver may answer by sending the command again.
+func (m *modification) label(e *wire.Error) *wire.Error {
+	if !e.Code.Retriable() || e.HasLabel(retryableWrite) {
+		return e
+	}
+	told := *e
+	told.Labels = append(append([]string(nil), e.Labels...), retryableWrite)
+	return &told
+}
+
+func (m *modification) once(ctx context.Context, part *partition.Part, changed bson.Raw, searched, txn bool) (bson.Raw, error) {
+	drop := func(key []byte) bool {
+		switch string(key) {
+		case "query", "upsert", "sort":
+			return searched
+		case "writeConcern":
+			return unacknowledged(m.q.WriteConcern)
+		}
+		return false
+	}
+	body := m.q.appendFor(nil, part, !txn, drop, func(dst []byte) []byte {
+		if searched {
+			dst = append(dst, changed[4:len(changed)-1]...)
+		}
+		if txn {
+			dst = m.r.appendDerived(dst, m.q, part.Home)
+			if m.stmt != 0 {
+				dst = bsoncore.AppendInt32Element(dst, "stmtId", m.stmt)
+			}
+		}
+		return dst
+	})
+	reply, err := m.r.do(ctx, target{Backend: part.Backend}, wire.AppendMsg(nil, 0, 0, 0, body))
+	if err != nil {
+		return nil, err
+	}
+	defer reply.Release()
+	if err := commandError(reply.Body); err != nil {
+		return nil, err
+	}
+	return relay(reply.Body), nil
+}
+
+// ledgered runs the command at a standalone, or answers it from this process's memory.
+func (m *modification) ledgered(ctx context.Context, part *partition.Part, changed bson.Raw, searched bool) (bson.Raw, error) {
+	rec, err := m.r.retries.record(derive(m.q.clientSession(), part.Home), m.q.TxnNumber)
+	if err != nil {
+		return nil, err
+	}
+	rec.busy.Lock()
+	defer rec.busy.Unlock()
+	if e, ok := m.r.retries.result(rec, m.q.TxnNumber, m.stmt); ok {
+		again := append([]byte(nil), e.reply[:len(e.reply)-1]...)
+		return bson.Raw(closeDocument(bsoncore.AppendInt32Element(again, "retriedStmtId", m.stmt), 0)), nil
+	}
+	body, err := m.once(ctx, part, changed, searched, false)
+	if err != nil {
+		return nil, err
+	}
+	if n, _ := bsoncore.Document(body).Lookup("lastErrorObject", "n").AsInt64OK(); n > 0 || !searched {
+		m.r.retries.setResult(rec, m.q.TxnNumber, m.stmt, ledgerEntry{reply: body})
+	}
+	return body, nil
+}
+
+// nothing is the reply when no document matches and none is made.
+func (m *modification) nothing() bson.Raw {
+	last := bsoncore.AppendInt32Element(make([]byte, 4, 64), "n", 0)
+	if !m.remove {
+		last = bsoncore.AppendBooleanElement(last, "updatedExisting", false)
+	}
+	dst := bsoncore.AppendDocumentElement(make([]byte, 4, 96), "lastErrorObject", closeDocument(last, 0))
+	dst = bsoncore.AppendNullElement(dst, "value")
+	return bson.Raw(closeDocument(bsoncore.AppendDoubleElement(dst, "ok", 1), 0))
+}

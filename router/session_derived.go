@@ -1,0 +1,124 @@
+package router
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// sessionKey identifies a session: the UUID of an lsid.
+type sessionKey [16]byte
+
+// clientSession returns the id of the request's session. The request must have one.
+func (q *Request) clientSession() sessionKey {
+	var id sessionKey
+	_, data, _ := bsoncore.Document(q.Session).Lookup("id").BinaryOK()
+	copy(id[:], data)
+	return id
+}
+
+// derive returns the id of the session under which a client's retryable writes go to one home. Parts of one batch do not shadow one another's transaction
+// number there, and what an input of a reshape has on record never answers for an output.
+func derive(client sessionKey, h partition.Home) sessionKey {
+	d := sha256.New()
+	d.Write([]byte("shardway retryable write\x00"))
+	d.Write(client[:])
+	d.Write([]byte(h.DB))
+	d.Write([]byte{0})
+	d.Write([]byte(h.Physical))
+	var id sessionKey
+	copy(id[:], d.Sum(nil))
+	id[6] = id[6]&0x0f | 0x80 // version 8: made by a rule of its own
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// appendSession appends an lsid element.
+func appendSession(dst []byte, id sessionKey) []byte {
+	at, dst := bsoncore.AppendDocumentElementStart(dst, "lsid")
+	dst = bsoncore.AppendBinaryElement(dst, "id", bson.TypeBinaryUUID, id[:])
+	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+	return dst
+}
+
+// derivedSession is a session that this proxy made at a backend.
+type derivedSession struct {
+	Backend string
+	ID      sessionKey
+}
+
+// maxTrackedSessions bounds the clients' sessions whose derived ones are remembered; those of others end by themselves after thirty minutes.
+const maxTrackedSessions = 100_000
+
+// derivedSessions remembers which sessions were derived from a client's, so that endSessions ends them too. Its zero value is ready for use.
+type derivedSessions struct {
+	mu sync.Mutex
+	by map[sessionKey][]derivedSession
+}
+
+// note remembers that id was used at a backend in the name of client.
+func (d *derivedSessions) note(client sessionKey, s derivedSession) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list, known := d.by[client]
+	for _, have := range list {
+		if have == s {
+			return
+		}
+	}
+	if d.by == nil {
+		d.by = map[sessionKey][]derivedSession{}
+	}
+	if !known && len(d.by) >= maxTrackedSessions {
+		for old := range d.by {
+			delete(d.by, old)
+			break
+		}
+	}
+	d.by[client] = append(list, s)
+}
+
+// take forgets a client's session and returns what was derived from it.
+func (d *derivedSessions) take(client sessionKey) []derivedSession {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := d.by[client]
+	delete(d.by, client)
+	return list
+}
+
+// endDerived ends, at the backends, the sessions that were derived from a client's session, and forgets what is remembered for its retries. Failures are of no
+// consequence: sessions end by themselves.
+func (r *Router) endDerived(ctx context.Context, client sessionKey) {
+	r.retries.forget(client)
+	for _, s := range r.derived.take(client) {
+		b := r.cfg.Backends.Get(s.Backend)
+		if b == nil {
+			continue
+		}
+		r.retries.forget(s.ID)
+		id := bson.D{{Key: "id", Value: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: s.ID[:]}}}
+		_, _ = b.Run(ctx, "admin", bson.D{{Key: "endSessions", Value: bson.A{id}}})
+	}
+}
+
+// standalone reports whether a backend is one, and so takes no txnNumber. It waits for a backend that has not answered yet.
+func (r *Router) standalone(ctx context.Context, backendID string) (bool, error) {
+	b := r.cfg.Backends.Get(backendID)
+	if b == nil {
+		return false, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", backendID)
+	}
+	if b.Kind() == backend.KindUnknown {
+		if err := b.Ready(ctx); err != nil {
+			return false, err
+		}
+	}
+	return b.Kind() == backend.KindStandalone, nil
+}

@@ -1,0 +1,227 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/wire"
+)
+
+// stepPlan is what one passage through the gates does of a batch: of an ordered one the next statements that go to one partition, or the next
+// statement that goes to several; of an unordered one everything.
+type stepPlan struct {
+	parts    []*partition.Part
+	groups   []group
+	searches []found
+	errs     []failed
+	// count is how many statements the step covers.
+	count int
+}
+
+// group is the statements for one part, in the order of the batch.
+type group struct {
+	part  *partition.Part
+	stmts []*statement
+}
+
+// found is a statement that must find its document first.
+type found struct {
+	stmt   *statement
+	search *search
+}
+
+type failed struct {
+	stmt *statement
+	err  *wire.Error
+}
+
+// errMustCreate says that the collection has been dropped since it was made sure of.
+var errMustCreate = errors.New("router: the collection must be created")
+
+// maxCreations bounds how often a write makes a collection that others go on dropping.
+const maxCreations = 10
+
+// step runs the next part of the batch inside the gates of the partitions it goes to.
+func (b *writeBatch) step(ctx context.Context) error {
+	for tries := 0; ; tries++ {
+		var p stepPlan
+		err := b.r.within(ctx, b.ns, partition.Write, func(c *partition.Collection) ([]*partition.Part, error) {
+			var err error
+			p, err = b.plan(c)
+			return p.parts, err
+		}, func(c *partition.Collection, _ []*partition.Part) error {
+			return b.execute(ctx, c, &p)
+		})
+		if !errors.Is(err, errMustCreate) || tries == maxCreations {
+			return err
+		}
+		if err := b.r.ensureCollection(ctx, b.q.DB, b.ns); err != nil {
+			return err
+		}
+	}
+}
+
+// plan decides where the next statements go. It changes nothing of the batch but what was read of its statements.
+func (b *writeBatch) plan(c *partition.Collection) (stepPlan, error) {
+	rest := b.stmts[b.next:]
+	if c == nil || c.Dropped() {
+		if b.creates() {
+			return stepPlan{}, errMustCreate
+		}
+		return stepPlan{count: len(rest)}, nil
+	}
+	if err := checkUUID(c, b.uuid); err != nil {
+		return stepPlan{}, err
+	}
+	if !c.Sharded() {
+		g := group{part: c.Parts[0], stmts: make([]*statement, len(rest))}
+		for i := range rest {
+			g.stmts[i] = &rest[i]
+		}
+		return stepPlan{parts: c.Parts, groups: []group{g}, count: len(rest)}, nil
+	}
+	if err := b.read(c.Key); err != nil {
+		return stepPlan{}, err
+	}
+	if b.ordered {
+		return b.planRun(c, rest), nil
+	}
+	return b.planAll(c, rest), nil
+}
+
+// read reads all statements of an update or delete, under the key that the collection has: a malformed one fails the command before
+// anything is done.
+func (b *writeBatch) read(key *shardkey.Pattern) error {
+	if b.kind == &inserts || b.key != nil && b.key.Equal(*key) {
+		return nil
+	}
+	for i := range b.stmts {
+		if err := b.stmts[i].parse(b.kind, key, b.let); err != nil {
+			return err
+		}
+	}
+	b.key = key
+	return nil
+}
+
+func (s *statement) decide(c *partition.Collection) decision {
+	if s.op != nil {
+		return s.op.decide(c)
+	}
+	pos, err := c.Key.Position(s.raw)
+	if err != nil {
+		return decision{err: wire.AsError(err)}
+	}
+	return decision{parts: []*partition.Part{c.At(pos)}}
+}
+
+// planRun takes the longest run of statements for one partition, or one statement.
+func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan {
+	first := rest[0].decide(c)
+	p := stepPlan{parts: first.parts, count: 1}
+	switch {
+	case first.err != nil:
+		p.errs = []failed{{&rest[0], first.err}}
+		return p
+	case first.search != nil:
+		p.searches = []found{{&rest[0], first.search}}
+		return p
+	case len(first.parts) > 1:
+		for _, part := range first.parts {
+			p.groups = append(p.groups, group{part, []*statement{&rest[0]}})
+		}
+		return p
+	}
+	g := group{first.parts[0], []*statement{&rest[0]}}
+	for i := 1; i < len(rest); i++ {
+		d := rest[i].decide(c)
+		if d.err != nil || d.search != nil || len(d.parts) != 1 || d.parts[0] != g.part {
+			break
+		}
+		g.stmts = append(g.stmts, &rest[i])
+		p.count++
+	}
+	p.groups = []group{g}
+	return p
+}
+
+// planAll groups all statements by partition.
+func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan {
+	p := stepPlan{count: len(rest)}
+	at := make(map[*partition.Part]int, len(c.Parts)) // index in groups, −1 where only searches go
+	enter := func(part *partition.Part) {
+		if _, known := at[part]; !known {
+			at[part] = -1
+			p.parts = append(p.parts, part)
+		}
+	}
+	for i := range rest {
+		s := &rest[i]
+		d := s.decide(c)
+		if d.err != nil {
+			p.errs = append(p.errs, failed{s, d.err})
+			continue
+		}
+		for _, part := range d.parts {
+			enter(part)
+			if d.search != nil {
+				continue
+			}
+			if at[part] < 0 {
+				at[part] = len(p.groups)
+				p.groups = append(p.groups, group{part: part})
+			}
+			g := &p.groups[at[part]]
+			g.stmts = append(g.stmts, s)
+		}
+		if d.search != nil {
+			p.searches = append(p.searches, found{s, d.search})
+		}
+	}
+	return p
+}
+
+// execute runs a plan inside the gates.
+func (b *writeBatch) execute(ctx context.Context, c *partition.Collection, p *stepPlan) error {
+	for _, f := range p.errs {
+		b.result.fail(f.stmt.index, f.err)
+	}
+	if err := b.exchange(ctx, c, b.chunks(p.groups), &b.result); err != nil {
+		return err
+	}
+	for _, f := range p.searches {
+		if err := b.searchAndWrite(ctx, c, f.stmt, f.search); err != nil {
+			if b.result.nothing() {
+				return err
+			}
+			b.result.fail(f.stmt.index, wire.AsError(err))
+		}
+	}
+	b.next += p.count
+	b.stopped = b.ordered && b.result.failed()
+	return nil
+}
+
+// checkUUID compares collectionUUID, if the client sent one, with the collection's own: the physical collections have others.
+func checkUUID(c *partition.Collection, uuid bsoncore.Value) error {
+	if uuid.Type == 0 || c.Map == nil {
+		return nil
+	}
+	_, data, ok := uuid.BinaryOK()
+	if !ok {
+		return typeMismatch("collectionUUID", uuid, "UUID")
+	}
+	if bytes.Equal(data, c.Map.UUID.Data) {
+		return nil
+	}
+	extra := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "db", c.DB), bsoncore.AppendValueElement(nil, "collectionUUID", uuid),
+		bsoncore.AppendStringElement(nil, "expectedCollection", c.Name), bsoncore.AppendNullElement(nil, "actualCollection"))
+	e := wire.Errorf(wire.CollectionUUIDMismatch, "Collection UUID does not match that specified")
+	e.Extra = extra
+	return e
+}

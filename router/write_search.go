@@ -1,0 +1,371 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/shardkey/order"
+	"github.com/shardway/shardway/wire"
+)
+
+// maxSearches bounds how often a single write looks for another document when the one it found was gone, or was another's upsert, when it came to it.
+const maxSearches = 100
+
+// candidate is the document that a single write is to be applied to.
+type candidate struct {
+	part *partition.Part
+	doc  bson.Raw
+	id   bsoncore.Value
+	key  bsoncore.Value
+}
+
+// searchAndWrite runs a statement whose document must be found first, inside the gates of all parts where it may be (mongos-behaviour §3.9).
+func (b *writeBatch) searchAndWrite(ctx context.Context, c *partition.Collection, s *statement, sr *search) error {
+	if sr.op.multi {
+		return b.multiUpsert(ctx, c, s, sr)
+	}
+	send := func(part *partition.Part, raw bson.Raw) (applied, error) {
+		one := &writeResult{ordered: &b.ordered}
+		changed := *s
+		changed.raw = raw
+		err := b.exchange(ctx, c, []chunk{{group: group{part, []*statement{&changed}}}}, one)
+		if err != nil {
+			return applied{}, err
+		}
+		a := applied{hit: one.n > 0 || one.failed() || len(one.retried) > 0, duplicate: len(one.errs) == 1 && one.errs[0].code == int32(wire.DuplicateKey)}
+		a.accept = func() { b.result.add(one) }
+		return a, nil
+	}
+	w := singleWrite{r: b.r, q: b.q, c: c, search: sr, stmt: s.id, send: send,
+		rewrite: func(filter bson.Raw, upsert bool) bson.Raw { return rewriteStatement(s.raw, filter, upsert) }}
+	refused, err := w.run(ctx)
+	if refused != nil {
+		b.result.fail(s.index, refused)
+		return nil
+	}
+	if err == nil && !w.done {
+		b.result.succeeded++ // nothing matched
+	}
+	return err
+}
+
+// multiUpsert runs an upsert of many whose partitions do not follow from the filter: an update everywhere, and where nothing matched one upsert.
+func (b *writeBatch) multiUpsert(ctx context.Context, c *partition.Collection, s *statement, sr *search) error {
+	changed := *s
+	changed.raw = rewriteStatement(s.raw, sr.op.filter, false)
+	var groups []group
+	for _, p := range sr.among {
+		groups = append(groups, group{p, []*statement{&changed}})
+	}
+	one := &writeResult{ordered: &b.ordered}
+	if err := b.exchange(ctx, c, b.chunks(groups), one); err != nil {
+		return err
+	}
+	if one.n > 0 || one.failed() {
+		b.result.add(one)
+		return nil
+	}
+	if sr.place == nil {
+		b.result.fail(s.index, sr.placeErr)
+		return nil
+	}
+	changed.raw = rewriteStatement(s.raw, sr.upsertFilter(), true)
+	return b.exchange(ctx, c, b.chunks([]group{{sr.place, []*statement{&changed}}}), &b.result)
+}
+
+// applied is what came of sending a single write to one part.
+type applied struct {
+	// hit says that it was applied, or failed there: there is nothing more to look for.
+	hit bool
+	// duplicate says that an upsert met a document that is there already.
+	duplicate bool
+	// accept takes the result.
+	accept func()
+}
+
+// singleWrite finds a document and applies a write to it.
+type singleWrite struct {
+	r       *Router
+	q       *Request
+	c       *partition.Collection
+	search  *search
+	stmt    int32
+	rewrite func(filter bson.Raw, upsert bool) bson.Raw
+	send    func(part *partition.Part, raw bson.Raw) (applied, error)
+
+	done bool // something was sent and its result accepted
+}
+
+// run searches and writes until the document found was still there. It returns why the write is refused, or the command's error.
+func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
+	rec, repeated, err := w.recall(ctx)
+	if err != nil || repeated {
+		return nil, err
+	}
+	var last applied
+	for range maxSearches {
+		cand, err := w.r.pick(ctx, w.q, w.c, w.search)
+		if err != nil {
+			return nil, err
+		}
+		if cand != nil {
+			if refused := w.search.op.check(w.c.Key, cand.key); refused != nil {
+				return refused, nil
+			}
+			ch := choice{home: cand.part.Home, id: bson.RawValue{Type: bson.Type(cand.id.Type), Value: cand.id.Data}}
+			a, err := w.apply(rec, ch, cand.part)
+			if err != nil || a.hit {
+				return nil, err
+			}
+			continue
+		}
+		if !w.search.op.upsert {
+			return nil, nil
+		}
+		if w.search.place == nil {
+			return w.search.placeErr, nil
+		}
+		if last, err = w.apply(rec, choice{home: w.search.place.Home, upsert: true}, w.search.place); err != nil || !last.duplicate {
+			return nil, err
+		}
+		// Somebody's document with this _id may have come meanwhile, or be another one's that the filter does not match: look once more.
+		if cand, err = w.r.pick(ctx, w.q, w.c, w.search); err != nil || cand == nil {
+			last.accept()
+			w.done = true
+			return nil, err
+		}
+	}
+	return nil, wire.Errorf(wire.NoProgressMade, "the document to write was gone each of the %d times it had been found", maxSearches)
+}
+
+// apply sends the write to the chosen document or place.
+func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (applied, error) {
+	filter := w.search.upsertFilter()
+	if !ch.upsert {
+		filter = withIDFilter(w.search.op.filter, bsoncore.Value{Type: bsoncore.Type(ch.id.Type), Data: ch.id.Value})
+	}
+	if rec != nil {
+		w.r.retries.setChoice(rec, w.q.TxnNumber, w.stmt, ch)
+	}
+	a, err := w.send(part, w.rewrite(filter, ch.upsert))
+	if err != nil {
+		return a, err
+	}
+	if a.hit && !(ch.upsert && a.duplicate) {
+		a.accept()
+		w.done = true
+	}
+	return a, nil
+}
+
+// recall repeats a retryable write at the document that this process chose for it before; the home's record, or the ledger, then answers.
+func (w *singleWrite) recall(ctx context.Context) (rec *retryRecord, repeated bool, err error) {
+	if !w.q.HasTxn {
+		return nil, false, nil
+	}
+	rec, err = w.r.retries.record(w.q.clientSession(), w.q.TxnNumber)
+	if err != nil {
+		return nil, false, err
+	}
+	ch, ok := w.r.retries.choice(rec, w.q.TxnNumber, w.stmt)
+	if !ok {
+		return rec, false, nil
+	}
+	for _, p := range w.c.Parts {
+		if p.Home == ch.home && (containsPart(w.search.among, p) || p == w.search.place) {
+			a, err := w.apply(rec, ch, p)
+			return rec, a.hit && w.done, err
+		}
+	}
+	return rec, false, nil
+}
+
+// upsertFilter is the filter of an upsert at its place. A key value that the update sets is added, so that no document with another value, which may be in the
+// same partition, can be matched; so is an _id of our making.
+func (sr *search) upsertFilter() bson.Raw {
+	op := sr.op
+	sets := op.effect.Kind == shardkey.SetsTo || op.effect.Kind == shardkey.Replaces
+	if !sr.makesID && (!sets || !plainEquality(sr.placed)) {
+		return op.filter
+	}
+	path := "_id"
+	if !sr.makesID {
+		path = sr.path
+	}
+	return andFilter(op.filter, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendValueElement(nil, path, sr.placed))))
+}
+
+// plainEquality reports whether a value stands for equality with itself in a filter and leaves no trace where a field is missing.
+func plainEquality(v bsoncore.Value) bool {
+	switch v.Type {
+	case bsoncore.TypeNull, bsoncore.TypeUndefined, bsoncore.TypeRegex, bsoncore.TypeEmbeddedDocument, bsoncore.TypeArray:
+		return false
+	}
+	return true
+}
+
+// andFilter is the conjunction of two filters.
+func andFilter(a, b bson.Raw) bson.Raw {
+	at, dst := bsoncore.AppendDocumentStart(nil)
+	in, dst := bsoncore.AppendArrayElementStart(dst, "$and")
+	dst = bsoncore.AppendDocumentElement(dst, "0", bsoncore.Document(a))
+	dst = bsoncore.AppendDocumentElement(dst, "1", bsoncore.Document(b))
+	dst, _ = bsoncore.AppendArrayEnd(dst, in)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+	return dst
+}
+
+// withIDFilter adds to a filter that the document is the one with that _id. The filter stays: the document may have changed, and positional operators
+// refer to it.
+func withIDFilter(filter bson.Raw, id bsoncore.Value) bson.Raw {
+	eq := bsoncore.BuildDocument(nil, bsoncore.AppendValueElement(nil, "$eq", id))
+	if _, err := bsoncore.Document(filter).LookupErr("_id"); err == nil {
+		return andFilter(filter, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "_id", eq))))
+	}
+	dst := bsoncore.AppendDocumentElement(make([]byte, 4, len(filter)+len(eq)+8), "_id", eq)
+	return bson.Raw(closeDocument(append(dst, filter[4:len(filter)-1]...), 0))
+}
+
+// rewriteStatement replaces a statement's filter, and sets upsert as given; a sort, which the search has done, is left out.
+func rewriteStatement(raw, filter bson.Raw, upsert bool) bson.Raw {
+	dst := make([]byte, 4, len(raw)+len(filter)+16)
+	for rem := []byte(raw[4:]); len(rem) > 1; {
+		e, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			break
+		}
+		rem = rest
+		switch string(e.KeyBytes()) {
+		case "q":
+			dst = bsoncore.AppendDocumentElement(dst, "q", bsoncore.Document(filter))
+		case "sort":
+		case "upsert":
+		default:
+			dst = append(dst, e...)
+		}
+	}
+	if upsert {
+		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
+	}
+	return bson.Raw(closeDocument(dst, 0))
+}
+
+// pick asks every part where it may be for the document and takes the first in the order of the sort; nil when there is none. Without a sort a document
+// that the update leaves where it is comes before one it would have to be refused for.
+func (r *Router) pick(ctx context.Context, q *Request, c *partition.Collection, s *search) (*candidate, error) {
+	var by order.Sort
+	if doc, ok := s.op.sort.DocumentOK(); ok && len(doc) > 5 {
+		var err error
+		if by, err = order.ParseSort(bson.Raw(doc)); err != nil {
+			return nil, err
+		}
+		if len(s.among) > 1 && (by.Special() != order.ByFields || !s.op.simple) {
+			return nil, wire.Errorf(wire.NotImplemented, "a single write sorted by $natural, by $meta or under a collation cannot be merged from several partitions; give a filter on the shard key")
+		}
+	}
+	targets := make([]target, len(s.among))
+	msgs := make([][]byte, len(s.among))
+	for i, p := range s.among {
+		targets[i], msgs[i] = target{Backend: p.Backend}, wire.AppendMsg(nil, 0, 0, 0, q.searchCommand(p, s.op, c.Key))
+	}
+	replies, errs := r.scatter(ctx, targets, msgs)
+	var best *candidate
+	var first error
+	for i := range replies {
+		if errs[i] != nil {
+			first = firstError(first, errs[i])
+			continue
+		}
+		cand, err := readCandidate(c.Key, replies[i].Body, s.among[i])
+		replies[i].Release()
+		if err != nil {
+			first = firstError(first, err)
+			continue
+		}
+		if cand != nil && (best == nil || better(by, s.op, c.Key, cand, best)) {
+			best = cand
+		}
+	}
+	return best, first
+}
+
+func firstError(first, err error) error {
+	if first != nil {
+		return first
+	}
+	return err
+}
+
+// better reports whether a comes before b.
+func better(by order.Sort, op *operation, key *shardkey.Pattern, a, b *candidate) bool {
+	if !by.Empty() && by.Special() == order.ByFields {
+		return by.CompareKeys(by.AppendKey(nil, a.doc), by.AppendKey(nil, b.doc)) < 0
+	}
+	return op.check(key, b.key) != nil && op.check(key, a.key) == nil
+}
+
+// searchCommand is the find that looks for a single write's document in one part.
+func (q *Request) searchCommand(p *partition.Part, op *operation, key *shardkey.Pattern) []byte {
+	at, dst := bsoncore.AppendDocumentStart(nil)
+	dst = bsoncore.AppendStringElement(dst, "find", p.Physical)
+	dst = bsoncore.AppendDocumentElement(dst, "filter", bsoncore.Document(op.filter))
+	for _, f := range []struct {
+		name string
+		v    bsoncore.Value
+	}{{"sort", op.sort}, {"collation", op.collation}, {"hint", op.hint}, {"let", op.let}} {
+		if f.v.Type != 0 {
+			dst = bsoncore.AppendValueElement(dst, f.name, f.v)
+		}
+	}
+	if op.sort.Type == 0 {
+		dst = bsoncore.AppendDocumentElement(dst, "projection", keyProjection(key))
+	}
+	dst = bsoncore.AppendInt32Element(dst, "limit", 1)
+	dst = bsoncore.AppendBooleanElement(dst, "singleBatch", true)
+	if q.Comment.Type != 0 {
+		dst = bsoncore.AppendValueElement(dst, "comment", q.Comment)
+	}
+	if q.Session != nil {
+		dst = bsoncore.AppendDocumentElement(dst, "lsid", bsoncore.Document(q.Session))
+	}
+	if left := q.remaining(); left > 0 {
+		dst = bsoncore.AppendInt64Element(dst, "maxTimeMS", left.Milliseconds())
+	}
+	dst = bsoncore.AppendStringElement(dst, "$db", p.DB)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+	return dst
+}
+
+// keyProjection asks for the _id and the shard key only.
+func keyProjection(key *shardkey.Pattern) []byte {
+	dst := bsoncore.AppendInt32Element(make([]byte, 4, 64), "_id", 1)
+	if path := key.Path(); path != "_id" && (len(path) < 4 || path[:4] != "_id.") {
+		dst = bsoncore.AppendInt32Element(dst, path, 1)
+	}
+	return closeDocument(dst, 0)
+}
+
+// readCandidate takes the document out of a find's reply.
+func readCandidate(key *shardkey.Pattern, body bson.Raw, p *partition.Part) (*candidate, error) {
+	if err := commandError(body); err != nil {
+		return nil, err
+	}
+	first, err := bsoncore.Document(body).LookupErr("cursor", "firstBatch", "0")
+	if err != nil {
+		return nil, nil
+	}
+	d, ok := first.DocumentOK()
+	if !ok {
+		return nil, wire.Errorf(wire.InternalError, "a backend's reply to find holds what is no document")
+	}
+	doc := append(bson.Raw(nil), d...)
+	k, err := key.Value(doc)
+	if err != nil {
+		return nil, err
+	}
+	return &candidate{part: p, doc: doc, id: bsoncore.Document(doc).Lookup("_id"), key: k}, nil
+}
