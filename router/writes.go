@@ -97,7 +97,6 @@ func (r *Router) write(ctx context.Context, q *Request, kind *writeKind) (Reply,
 	return Reply{Body: b.result.reply(kind == &updates)}, nil
 }
 
-
 // creates reports whether the batch makes the collection that it writes to.
 func (b *writeBatch) creates() bool {
 	if b.kind == &inserts {
