@@ -188,9 +188,12 @@ func (q *Request) target(p *partition.Part) target {
 
 // findMany sends a find to several partitions and merges.
 func (r *Router) findMany(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, a *findArgs) (Reply, error) {
-	s, err := order.ParseSort(a.sort)
-	if err != nil {
-		return Reply{}, err
+	var s order.Sort
+	if len(a.sort) > 5 {
+		var err error
+		if s, err = order.ParseSort(a.sort); err != nil {
+			return Reply{}, err
+		}
 	}
 	if err := checkMerge(q, s, a); err != nil {
 		return Reply{}, err

@@ -8,16 +8,6 @@ import (
 	"github.com/shardway/shardway/shardkey"
 )
 
-// Catalog changes what the catalog knows besides maps. Package catalog implements it; what requests read of the
-// catalog is in the View.
-type Catalog interface {
-	// CreateDatabase registers a database with its primary backend. If it exists already, that is no error
-	// and its primary stays; a name that differs from an existing one only in case is 13297.
-	CreateDatabase(ctx context.Context, name, primary string) error
-	// DropDatabase forgets a database.
-	DropDatabase(ctx context.Context, name string) error
-}
-
 // Reshaper changes maps. Package splitter implements it; the router asks it, never the other way.
 type Reshaper interface {
 	// Split divides the partition of ns that holds at into [lo, at) and [at, hi).
@@ -38,6 +28,11 @@ type Reshaper interface {
 	// Rename gives the collection from the name to, in the same database. to must not exist (48) unless dropTarget,
 	// which replaces it.
 	Rename(ctx context.Context, from, to string, dropTarget bool) error
+	// ShardCollection gives a namespace, whose database is registered, a shard key. An empty or absent collection gets parts
+	// partitions (0: one for each backend), one with documents gets one, nothing copied. 23 when it has another key.
+	ShardCollection(ctx context.Context, ns string, key shardkey.Pattern, parts int) error
+	// MaxPartitionBytes is the size in bytes beyond which a partition of ns is split.
+	MaxPartitionBytes(ns string) int64
 	// Operations lists running reshapes as documents for currentOp.
 	Operations() []bson.D
 	// LeastLoaded returns the id of the backend with the least data that is not draining.

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 )
 
@@ -30,7 +31,7 @@ type Member interface {
 // Config is what a Router is made of. All fields but Member are needed.
 type Config struct {
 	Backends *backend.Set
-	Catalog  Catalog
+	Catalog  *catalog.Store
 	Table    *partition.Table
 	// Member gives leases; nil means that none are looked at (tests of the router alone).
 	Member Member
@@ -38,7 +39,9 @@ type Config struct {
 	CatalogBackend string
 	// Reshaper runs splits, moves, merges and other changes of maps.
 	Reshaper Reshaper
-	Log      zerolog.Logger
+	// Server names this proxy to clients and in the history, "host:port".
+	Server string
+	Log    zerolog.Logger
 	// SlowRequest is how long a request may take before it is logged; 0 logs none.
 	SlowRequest time.Duration
 }

@@ -1,0 +1,90 @@
+package router_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/fleet"
+	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router"
+	"github.com/shardway/shardway/splitter"
+)
+
+func TestMain(m *testing.M) { os.Exit(fleettest.Main(m)) }
+
+// proxy is a router in this process over real servers.
+type proxy struct {
+	client  *mongo.Client // to the proxy
+	direct  *mongo.Client // to the first backend, past the proxy
+	addr    string
+	fleet   *fleet.Fleet
+	catalog *catalog.Store
+	split   *splitter.Splitter
+}
+
+// startProxy runs a router over n fresh servers, named b1, b2, …; the catalog is on b1.
+func startProxy(t *testing.T, n int) *proxy {
+	t.Helper()
+	fl := fleettest.Start(t, n)
+	set := &backend.Set{}
+	ids := []string{"b1", "b2", "b3", "b4"}
+	for i, s := range fl.Servers {
+		b, err := backend.Open(t.Context(), backend.Config{ID: ids[i], URI: s.URI(), Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := set.Add(b); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close(context.Background()) })
+	}
+	store, err := catalog.Open(t.Context(), set.Get("b1").Client(), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := partition.NewTable()
+	store.OnChange(table.Apply)
+	split := splitter.New(splitter.Config{Server: "test", Backends: set, Catalog: store, Table: table, Log: zerolog.Nop(), MonitorEvery: -1})
+	log := zerolog.Nop()
+	if testing.Verbose() {
+		log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+	}
+	r := router.New(router.Config{Backends: set, Catalog: store, Table: table, CatalogBackend: "b1", Reshaper: split, Log: log})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = r.Serve(context.Background(), l) }()
+	p := &proxy{addr: l.Addr().String(), fleet: fl, catalog: store, split: split}
+	p.client = connect(t, "mongodb://"+p.addr+"/")
+	p.direct = connect(t, fl.Servers[0].URI())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = p.client.Disconnect(ctx)
+		_ = p.direct.Disconnect(ctx)
+		r.Shutdown(ctx)
+		<-served
+	})
+	return p
+}
+
+func connect(t *testing.T, uri string) *mongo.Client {
+	t.Helper()
+	c, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(10 * time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

@@ -1,0 +1,103 @@
+package splitter
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
+)
+
+// Config is what a Splitter is made of.
+type Config struct {
+	// Server names this proxy in the history and in the records of reshapes.
+	Server   string
+	Backends *backend.Set
+	Catalog  *catalog.Store
+	Table    *partition.Table
+	Log      zerolog.Logger
+	// MaxPartitionBytes is the size beyond which a partition is split; 0 means 50 GB.
+	MaxPartitionBytes int64
+	// MonitorEvery is how often sizes are looked at; 0 means every 10 s, negative never.
+	MonitorEvery time.Duration
+	// PauseBudget is how long gates may stay closed before the attempt is given up; 0 means 1 s.
+	PauseBudget time.Duration
+	// StandalonePause is how long a standalone's writes may be held for a copy; 0 means 10 s.
+	StandalonePause time.Duration
+	// DrainLimit is how long a retired home waits for its last cursor; 0 means 1 h.
+	DrainLimit time.Duration
+	// RetryWindow is how long old homes are remembered; 0 means 30 min.
+	RetryWindow time.Duration
+}
+
+func (c *Config) setDefaults() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.MonitorEvery, 10*time.Second)
+	def(&c.PauseBudget, time.Second)
+	def(&c.StandalonePause, 10*time.Second)
+	def(&c.DrainLimit, time.Hour)
+	def(&c.RetryWindow, 30*time.Minute)
+	if c.MaxPartitionBytes == 0 {
+		c.MaxPartitionBytes = 50 << 30
+	}
+}
+
+// Splitter changes maps. It is safe for concurrent use; changes of one namespace happen one at a time.
+type Splitter struct {
+	cfg Config
+	log zerolog.Logger
+
+	mu    sync.Mutex
+	locks map[string]*nsLock
+	// running are the reshapes of this process by id.
+	running map[string]*reshape
+	// stuck are partitions that cannot be split, so that they are reported once.
+	stuck map[partition.Home]bool
+	wg    sync.WaitGroup
+}
+
+// New makes a Splitter that does nothing yet.
+func New(cfg Config) *Splitter {
+	cfg.setDefaults()
+	return &Splitter{cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, running: map[string]*reshape{}, stuck: map[partition.Home]bool{}}
+}
+
+// nsLock serialises changes of one namespace's map in this process.
+type nsLock struct {
+	ch   chan struct{}
+	uses int
+}
+
+// lock takes the namespace for a change of its map and returns what gives it back.
+func (s *Splitter) lock(ctx context.Context, ns string) (unlock func(), err error) {
+	s.mu.Lock()
+	l := s.locks[ns]
+	if l == nil {
+		l = &nsLock{ch: make(chan struct{}, 1)}
+		s.locks[ns] = l
+	}
+	l.uses++
+	s.mu.Unlock()
+	put := func() {
+		s.mu.Lock()
+		if l.uses--; l.uses == 0 {
+			delete(s.locks, ns)
+		}
+		s.mu.Unlock()
+	}
+	select {
+	case l.ch <- struct{}{}:
+		return func() { <-l.ch; put() }, nil
+	case <-ctx.Done():
+		put()
+		return nil, context.Cause(ctx)
+	}
+}
