@@ -3,7 +3,6 @@ package router_test
 import (
 	"context"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -19,8 +18,6 @@ import (
 	"github.com/shardway/shardway/router"
 	"github.com/shardway/shardway/splitter"
 )
-
-func TestMain(m *testing.M) { os.Exit(fleettest.Main(m)) }
 
 // proxy is a router in this process over real servers.
 type proxy struct {
