@@ -78,7 +78,7 @@ type Reshape struct {
 	DrainLimit         time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
 	SweepInterval      time.Duration `key:"sweepInterval" help:"How often leftovers of dead reshapes are looked for."`
 	CheckInterval      time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
-	StandaloneMaxBytes Bytes         `key:"standaloneMaxBytes" help:"On a standalone a reshape stops writes while it copies; partitions above this are refused."`
+	StandalonePause    time.Duration `key:"standalonePause" help:"On a standalone a reshape stops writes while it copies; one that would take longer than this is refused."`
 	CopyBytesPerSecond Bytes         `key:"copyBytesPerSecond" help:"Most bytes a second that one reshape copies; 0: as fast as the foreground's latency allows."`
 	MaxConcurrent      int           `key:"maxConcurrent" help:"Most reshapes that run at once in this proxy."`
 }
@@ -99,19 +99,19 @@ func Default() Config {
 			HeartbeatInterval: 10 * time.Second,
 		},
 		Reshape: Reshape{
-			Lease:              10 * time.Second,
-			LeaseRenew:         2 * time.Second,
-			LeaseMargin:        time.Second,
-			BurnAfter:          time.Second,
-			BackoffMin:         time.Second,
-			BackoffMax:         time.Minute,
-			GateWait:           5 * time.Second,
-			RetryWindow:        30 * time.Minute,
-			DrainLimit:         time.Hour,
-			SweepInterval:      time.Hour,
-			CheckInterval:      10 * time.Second,
-			StandaloneMaxBytes: 1 << 30,
-			MaxConcurrent:      1,
+			Lease:           10 * time.Second,
+			LeaseRenew:      2 * time.Second,
+			LeaseMargin:     time.Second,
+			BurnAfter:       time.Second,
+			BackoffMin:      time.Second,
+			BackoffMax:      time.Minute,
+			GateWait:        5 * time.Second,
+			RetryWindow:     30 * time.Minute,
+			DrainLimit:      time.Hour,
+			SweepInterval:   time.Hour,
+			CheckInterval:   10 * time.Second,
+			StandalonePause: 10 * time.Second,
+			MaxConcurrent:   1,
 		},
 	}
 }

@@ -5,22 +5,136 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/config"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router"
+	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/splitter"
+	"github.com/shardway/shardway/wire"
 )
 
-// catalogPause is between two looks at a catalog backend that is not there yet.
-const catalogPause = time.Second
+const (
+	// catalogPause is between two looks at a catalog backend that is not there yet.
+	catalogPause = time.Second
+	// closeLimit is for closing the connections to the backends.
+	closeLimit = 5 * time.Second
+)
 
-// openCatalog waits for the catalog's backend, since nothing can be served without a map, and says
-// what it is waiting for.
+// serve is the daemon's life, from the first line of its log to the last. It returns nil when ctx ended it.
+func serve(ctx context.Context, cfg config.Config, log zerolog.Logger) error {
+	log.Info().Str("version", version()).Int("pid", os.Getpid()).Int("backends", len(cfg.Backends)).Msg("starting")
+	err := serveUntil(ctx, cfg, log)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil // told to end while starting
+	}
+	log.Info().Err(err).Msg("ended")
+	return err
+}
+
+func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) error {
+	// The fleet.
+	backends, err := openBackends(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+		defer cancel()
+		_ = closeBackends(closing, backends)
+	}()
+
+	// What the catalog knows of it, and what it is to know.
+	catalogID, err := catalogBackend(cfg)
+	if err != nil {
+		return err
+	}
+	store, err := openCatalog(ctx, backends.Get(catalogID), log)
+	if err != nil {
+		return err
+	}
+	if err := joinFleet(ctx, cfg, store, backends, log); err != nil {
+		return err
+	}
+	if err := adopt(ctx, store, backends, log); err != nil {
+		return err
+	}
+	table := partition.NewTable()
+	store.OnChange(table.Apply)
+
+	// What goes on beside requests; it ends after the last of them.
+	var beside sync.WaitGroup
+	background, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer beside.Wait()
+	defer end()
+	beside.Go(func() { store.Run(background) })
+	changes := splitter.New(splitter.Config{
+		Server:            serverName(cfg),
+		Backends:          backends,
+		Catalog:           store,
+		Table:             table,
+		Log:               log,
+		MaxPartitionBytes: int64(cfg.MaxPartitionBytes),
+		MonitorEvery:      cfg.Reshape.CheckInterval,
+		PauseBudget:       cfg.Reshape.BurnAfter,
+		StandalonePause:   cfg.Reshape.StandalonePause,
+		DrainLimit:        cfg.Reshape.DrainLimit,
+		RetryWindow:       cfg.Reshape.RetryWindow,
+	})
+
+	// The collections that the configuration declares.
+	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
+		return err
+	}
+
+	// Clients.
+	requests := router.New(router.Config{
+		Backends:       backends,
+		Catalog:        store,
+		Table:          table,
+		CatalogBackend: catalogID,
+		Reshaper:       changes,
+		Log:            log,
+		SlowRequest:    cfg.Log.SlowRequest,
+	})
+	l, err := listen(cfg)
+	if err != nil {
+		return err
+	}
+	log.Info().Str("address", l.Addr().String()).Bool("tls", cfg.TLS.CertFile != "").Str("catalog", catalogID).Msg("listening")
+	return serveClients(ctx, requests, l, cfg.DrainTimeout, log)
+}
+
+// serveClients serves until ctx ends or the listener fails, and then lets requests in flight end.
+func serveClients(ctx context.Context, requests *router.Router, l net.Listener, drain time.Duration, log zerolog.Logger) error {
+	served := make(chan error, 1)
+	go func() { served <- requests.Serve(context.WithoutCancel(ctx), l) }()
+	var failure error
+	select {
+	case <-ctx.Done():
+		log.Info().Dur("limit", drain).Msg("draining")
+	case failure = <-served:
+		served <- failure
+	}
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	requests.Shutdown(draining)
+	if err := <-served; !errors.Is(err, router.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// openCatalog waits for the catalog's backend, since nothing can be served without maps, and says
+// what it waits for.
 func openCatalog(ctx context.Context, b *backend.Backend, log zerolog.Logger) (*catalog.Store, error) {
 	for {
 		err := b.Ready(ctx)
@@ -37,4 +151,99 @@ func openCatalog(ctx context.Context, b *backend.Backend, log zerolog.Logger) (*
 		case <-time.After(catalogPause):
 		}
 	}
+}
+
+// joinFleet brings configuration and catalog together: what is configured is registered, and what an
+// earlier addShard registered is opened.
+func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, log zerolog.Logger) error {
+	for _, b := range backends.All() {
+		if err := b.Ready(ctx); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			log.Warn().Err(err).Str("backend", b.ID()).Msg("not to be reached; requests that need it fail until it is")
+		}
+		known := store.Snapshot().Backends[b.ID()]
+		if known != nil && known.URI == b.URI() && known.Host == b.HostString() {
+			continue
+		}
+		if err := store.PutBackend(ctx, b.ID(), b.URI(), b.HostString()); err != nil {
+			return err
+		}
+	}
+	for id, known := range store.Snapshot().Backends {
+		if backends.Get(id) != nil {
+			continue
+		}
+		b, err := openBackend(ctx, cfg, id, known.URI, log)
+		if err == nil {
+			err = backends.Add(b)
+		}
+		if err != nil {
+			return fmt.Errorf("a backend that the catalog knows: %w", err)
+		}
+		log.Info().Str("backend", id).Str("host", known.Host).Msg("is in the catalog and not in the configuration")
+	}
+	return nil
+}
+
+// declare shards the collections of the configuration that are not sharded yet. One that is sharded by
+// another key is an error: what the file says is not what is.
+func declare(ctx context.Context, cfg config.Config, store *catalog.Store, table *partition.Table, changes *splitter.Splitter, log zerolog.Logger) error {
+	for ns, declared := range cfg.Collections {
+		raw, err := bson.Marshal(bson.D{{Key: declared.Key, Value: "hashed"}})
+		if err != nil {
+			return err
+		}
+		key, err := shardkey.ParsePattern(raw)
+		if err != nil {
+			return fmt.Errorf("collections.%s: %w", ns, err)
+		}
+		if err := declareOne(ctx, ns, declared, key, store, table, changes); err != nil {
+			return fmt.Errorf("collections.%s: %w", ns, err)
+		}
+		log.Info().Str("ns", ns).Str("key", declared.Key).Msg("declared")
+	}
+	return nil
+}
+
+func declareOne(ctx context.Context, ns string, declared config.Collection, key shardkey.Pattern, store *catalog.Store, table *partition.Table, changes *splitter.Splitter) error {
+	db, _ := catalog.SplitNS(ns)
+	if table.View().Catalog.Databases[db] == nil {
+		primary, err := changes.LeastLoaded(ctx)
+		if err != nil {
+			return err
+		}
+		if err := store.CreateDatabase(ctx, db, primary); err != nil {
+			return err
+		}
+	}
+	partitions := declared.Partitions
+	if table.View().Collection(ns).Sharded() {
+		partitions = 0 // how many it began with is history
+	}
+	err := changes.ShardCollection(ctx, ns, key, partitions)
+	var refused *wire.Error
+	if partitions > 0 && errors.As(err, &refused) && refused.Code == wire.InvalidOptions {
+		err = changes.ShardCollection(ctx, ns, key, 0) // it is not empty, so it begins with one
+	}
+	if err != nil {
+		return err
+	}
+	settings := store.Snapshot().Collections[ns]
+	if declared.MaxPartitionBytes == 0 || settings.MaxPartitionBytes == int64(declared.MaxPartitionBytes) {
+		return nil
+	}
+	settings.NS, settings.MaxPartitionBytes = ns, int64(declared.MaxPartitionBytes)
+	return store.SetCollection(ctx, settings)
+}
+
+// serverName names this proxy in histories: its host and the port it listens on.
+func serverName(cfg config.Config) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	_, port, _ := net.SplitHostPort(cfg.Listen)
+	return net.JoinHostPort(host, port)
 }
