@@ -44,7 +44,7 @@ func openBackend(ctx context.Context, cfg config.Config, id, uri string, log zer
 	return backend.Open(ctx, backend.Config{
 		ID:                id,
 		URI:               uri,
-		Log:               log.With().Str("backend", id).Logger(),
+		Log:               log,
 		MaxConns:          cfg.Pool.MaxConns,
 		MaxWaiters:        cfg.Pool.MaxWaiters,
 		SelectionTimeout:  cfg.Pool.SelectionTimeout,

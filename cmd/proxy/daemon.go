@@ -77,7 +77,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 	defer end()
 	beside.Go(func() { store.Run(background) })
 	changes := splitter.New(splitter.Config{
-		Server:            serverName(cfg),
+		Server:            serverName(cfg.Listen),
 		Backends:          backends,
 		Catalog:           store,
 		Table:             table,
@@ -102,6 +102,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 		Table:          table,
 		CatalogBackend: catalogID,
 		Reshaper:       changes,
+		Server:         serverName(cfg.Listen),
 		Log:            log,
 		SlowRequest:    cfg.Log.SlowRequest,
 	})
@@ -238,12 +239,12 @@ func declareOne(ctx context.Context, ns string, declared config.Collection, key 
 	return store.SetCollection(ctx, settings)
 }
 
-// serverName names this proxy in histories: its host and the port it listens on.
-func serverName(cfg config.Config) string {
+// serverName names this proxy to clients and in histories: its host and the port it listens on.
+func serverName(listen string) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
-	_, port, _ := net.SplitHostPort(cfg.Listen)
+	_, port, _ := net.SplitHostPort(listen)
 	return net.JoinHostPort(host, port)
 }

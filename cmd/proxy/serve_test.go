@@ -89,6 +89,10 @@ func TestServeRefusesAStandaloneForTheCatalog(t *testing.T) {
 func TestServeShardsDeclaredCollections(t *testing.T) {
 	f := fleettest.Start(t, 2)
 	insertDirectly(t, f.Servers[0], "old", "people", 1)
+	if _, err := f.Servers[0].Command(t.Context(), bson.D{{Key: "createIndexes", Value: "people"}, {Key: "$db", Value: "old"},
+		{Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k_1"}}}}}); err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(t.TempDir(), "shardway.yaml")
 	text := "collections:\n  Shop.Orders: {key: customer, partitions: 5, maxPartitionBytes: 2MB}\n  old.people: {key: k, partitions: 3}\n"
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
