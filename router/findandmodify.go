@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -131,7 +132,11 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 	case len(d.parts) == 0:
 		return m.nothing(), nil
 	case d.search == nil:
-		return m.send(ctx, d.parts[0], nil, false)
+		part, err := m.home(ctx, c, d.parts[0])
+		if err != nil {
+			return nil, err
+		}
+		return m.send(ctx, part, nil, false)
 	}
 	var reply bson.Raw
 	send := func(part *partition.Part, command bson.Raw) (applied, error) {
@@ -168,6 +173,22 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 		return m.nothing(), nil
 	}
 	return reply, nil
+}
+
+// home returns where a repetition must go: to the old home that executed the command before a flip, else to part.
+func (m *modification) home(ctx context.Context, c *partition.Collection, part *partition.Part) (*partition.Part, error) {
+	if !m.q.HasTxn || len(retired(c)) == 0 {
+		return part, nil
+	}
+	concerns := func(shardkey.Range) bool { return true }
+	if c.Key != nil {
+		concerns = m.op.concerns(c.Key, part)
+	}
+	old, err := m.r.oldHome(ctx, m.q, c, concerns, m.stmt)
+	if err != nil || old == nil {
+		return part, err
+	}
+	return old, nil
 }
 
 // rewritten stands for the changed fields of the command: a document {query, upsert} that sendCommand puts in.

@@ -71,9 +71,10 @@ type Router struct {
 	// special answers aggregates whose first stage is not about documents ($collStats, $currentOp, …).
 	special map[string]aggregateFunc
 
-	// derived and retries are what this process remembers of clients' sessions (session_*.go).
-	derived derivedSessions
-	retries retryMemory
+	// derived, retries and histories are what this process remembers of clients' sessions (session_*.go).
+	derived   derivedSessions
+	retries   retryMemory
+	histories histories
 }
 
 // ErrClosed is what Serve returns after Shutdown.

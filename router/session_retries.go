@@ -6,7 +6,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/partition"
-	"github.com/shardway/shardway/wire"
 )
 
 // What is remembered for repeated writes is bounded: the sessions and the bytes of replies.
@@ -71,8 +70,7 @@ func (m *retryMemory) record(id sessionKey, txn int64) (*retryRecord, error) {
 	}
 	switch {
 	case txn < rec.txn:
-		return nil, wire.Errorf(wire.TransactionTooOld,
-			"Retryable write with txnNumber %d is prohibited on the session because a newer one with txnNumber %d has already started", txn, rec.txn)
+		return nil, tooOld(txn, rec.txn)
 	case txn > rec.txn:
 		m.bytes -= rec.bytes
 		rec.txn, rec.results, rec.choices, rec.bytes = txn, nil, nil, 0

@@ -191,7 +191,11 @@ func (b *writeBatch) execute(ctx context.Context, c *partition.Collection, p *st
 	for _, f := range p.errs {
 		b.result.fail(f.stmt.index, f.err)
 	}
-	if err := b.exchange(ctx, c, b.chunks(p.groups), &b.result); err != nil {
+	groups, err := b.divert(ctx, c, p.groups)
+	if err != nil {
+		return err
+	}
+	if err := b.exchange(ctx, c, b.chunks(groups), &b.result); err != nil {
 		return err
 	}
 	for _, f := range p.searches {

@@ -172,16 +172,23 @@ func (w *singleWrite) recall(ctx context.Context) (rec *retryRecord, repeated bo
 		return nil, false, err
 	}
 	ch, ok := w.r.retries.choice(rec, w.q.TxnNumber, w.stmt)
-	if !ok {
-		return rec, false, nil
-	}
 	for _, p := range w.c.Parts {
-		if p.Home == ch.home && (containsPart(w.search.among, p) || p == w.search.place) {
+		if ok && p.Home == ch.home && (containsPart(w.search.among, p) || p == w.search.place) {
 			a, err := w.apply(rec, ch, p)
 			return rec, a.hit && w.done, err
 		}
 	}
-	return rec, false, nil
+	home, err := w.r.anyHome(ctx, w.q, w.c, w.stmt)
+	if err != nil || home == nil {
+		return rec, false, err
+	}
+	a, err := w.send(home, w.rewrite(w.search.op.filter, w.search.op.upsert))
+	if err != nil || !a.hit {
+		return rec, false, err
+	}
+	a.accept()
+	w.done = true
+	return rec, true, nil
 }
 
 // upsertFilter is the filter of an upsert at its place. A key value that the update sets is added, so that no document with another value, which may be in the
