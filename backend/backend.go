@@ -150,10 +150,25 @@ func (b *Backend) MaxWireVersion() int32 { return b.facts.Load().maxWire }
 // change streams, the catalog, bulk copies. It shares the backend's discovery and ends with Close.
 func (b *Backend) Client() *mongo.Client { return b.client }
 
-// Ready waits until a server that takes writes has been found, at most the selection timeout.
+// kindTimeout bounds the wait for Kind once a server has been found; what a server said is noted a moment later.
+const kindTimeout = time.Second
+
+// Ready waits until a server that takes writes has been found, at most the selection timeout. Kind is known then, unless the
+// server is neither of the kinds.
 func (b *Backend) Ready(ctx context.Context) error {
-	_, err := b.selectServer(ctx, nil, time.Time{}, time.Time{})
-	return err
+	if _, err := b.selectServer(ctx, nil, time.Time{}, time.Time{}); err != nil {
+		return err
+	}
+	for until := time.Now().Add(kindTimeout); b.Kind() == KindUnknown && time.Now().Before(until); {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-b.life.Done():
+			return nil
+		}
+	}
+	return nil
 }
 
 // poolFor returns the pool of a host, made on first use; nil when the backend is closed.
