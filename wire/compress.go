@@ -3,7 +3,9 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/snappy"
@@ -113,34 +115,62 @@ func decompressInto(dst, src []byte, c Compressor) error {
 		_, err = snappy.Decode(dst, src)
 		return err
 	case Zlib:
-		r, err := zlib.NewReader(bytes.NewReader(src))
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		return readExactly(r, dst)
+		return inflate(dst, src)
 	}
 	d := zstdDecoders.Get().(*zstd.Decoder)
-	defer zstdDecoders.Put(d)
+	defer func() {
+		_ = d.Reset(nil) // hold on to nobody's bytes
+		zstdDecoders.Put(d)
+	}()
 	if err := d.Reset(bytes.NewReader(src)); err != nil {
 		return err
 	}
 	return readExactly(d, dst)
 }
 
+// zlibReader is a decompressor and what it reads from.
+type zlibReader struct {
+	src bytes.Reader
+	zr  io.ReadCloser
+}
+
+var zlibReaders = sync.Pool{New: func() any { return new(zlibReader) }}
+
+func inflate(dst, src []byte) (err error) {
+	r := zlibReaders.Get().(*zlibReader)
+	r.src.Reset(src)
+	defer func() {
+		r.src.Reset(nil)
+		zlibReaders.Put(r)
+	}()
+	if r.zr == nil {
+		r.zr, err = zlib.NewReader(&r.src)
+	} else {
+		err = r.zr.(zlib.Resetter).Reset(&r.src, nil)
+	}
+	if err != nil {
+		return err
+	}
+	return readExactly(r.zr, dst)
+}
+
+// readExactly fills dst and demands that r ends there, its checksum right.
 func readExactly(r io.Reader, dst []byte) error {
-	if n, err := io.ReadFull(r, dst); err != nil && (len(dst) > 0 || err != io.EOF) {
+	if n, err := io.ReadFull(r, dst); err != nil {
 		return errSize(n, len(dst), err)
 	}
 	var one [1]byte
-	if n, _ := r.Read(one[:]); n != 0 {
-		return Errorf(BadValue, "more than the declared %d bytes", len(dst))
+	switch n, err := io.ReadFull(r, one[:]); {
+	case n != 0:
+		return fmt.Errorf("more than the declared %d bytes", len(dst))
+	case err != io.EOF:
+		return err
 	}
 	return nil
 }
 
 func errSize(got, want int, err error) error {
-	return Errorf(BadValue, "%d bytes instead of the declared %d (%v)", got, want, err)
+	return fmt.Errorf("%d bytes instead of the declared %d (%v)", got, want, err)
 }
 
 var zstdDecoders = sync.Pool{New: func() any {
@@ -152,7 +182,7 @@ var zstdDecoders = sync.Pool{New: func() any {
 }}
 
 var zstdEncoder = sync.OnceValue(func() *zstd.Encoder {
-	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		panic("BUG: zstd encoder options: " + err.Error())
 	}
@@ -187,7 +217,8 @@ func AppendCompressed(dst, msg []byte, c Compressor) []byte {
 func compressOnto(dst, src []byte, c Compressor) []byte {
 	switch c {
 	case Snappy:
-		return append(dst, snappy.Encode(nil, src)...)
+		dst = slices.Grow(dst, snappy.MaxEncodedLen(len(src)))
+		return dst[:len(dst)+len(snappy.Encode(dst[len(dst):cap(dst)], src))]
 	case Zlib:
 		out := bytes.NewBuffer(dst)
 		w := zlibWriters.Get().(*zlib.Writer)

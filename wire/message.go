@@ -124,8 +124,12 @@ func (m *Msg) parseSections(p []byte) error {
 			if err != nil {
 				return err
 			}
-			if m.Body != nil && bad == nil {
+			switch {
+			case bad != nil:
+			case m.Body != nil:
 				bad = Errorf(40430, "Multiple body sections in message")
+			case len(doc) > MaxInternalDocumentSize:
+				bad = Errorf(BSONObjectTooLarge, "BSONObj size: %d is invalid. Size must be between 0 and %d", len(doc), MaxInternalDocumentSize)
 			}
 			m.Body, p = doc, rest
 		case 1:
@@ -163,7 +167,7 @@ func takeDocument(p []byte) (bson.Raw, []byte, error) {
 		return nil, nil, Fatalf(ProtocolError, "section ends before its document")
 	}
 	n := int(int32(binary.LittleEndian.Uint32(p)))
-	if n < 5 || n > len(p) || n > MaxInternalDocumentSize && n > MaxMessageSize || p[n-1] != 0 {
+	if n < 5 || n > len(p) || p[n-1] != 0 {
 		return nil, nil, Fatalf(ProtocolError, "document of length %d in a section with %d bytes left", n, len(p))
 	}
 	return bson.Raw(p[:n:n]), p[n:], nil
@@ -219,14 +223,14 @@ func internIdentifier(b []byte) string {
 }
 
 // Command returns the name and value of the body's first element and $db. It walks the top level: a malformed body is 22 InvalidBSON,
-// a field given twice 9 FailedToParse, a field that is also a sequence 40433, a missing $db 40571.
+// a field given twice 9 FailedToParse, a field that is also a sequence 40433, a missing $db 40571, a $tenant 72 InvalidOptions.
 func (m *Msg) Command() (name string, first bsoncore.Value, db string, err error) {
 	var seen fieldSet
 	hasDB := false
 	rem := m.Body[4:]
 	for i := 0; len(rem) > 1; i++ {
 		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok || elem.Value().Validate() != nil && !isContainer(elem) {
+		if !ok || elem.Value().Validate() != nil && !isContainer(elem) || unterminated(elem) {
 			return "", first, "", Errorf(InvalidBSON, "the command is not a valid BSON document: element %d is malformed", i)
 		}
 		rem = rest
@@ -241,6 +245,9 @@ func (m *Msg) Command() (name string, first bsoncore.Value, db string, err error
 		}
 		if i == 0 {
 			name, first = string(key), elem.Value()
+		}
+		if string(key) == "$tenant" {
+			return name, first, "", Errorf(InvalidOptions, "$tenant is not supported: this is no multitenant server")
 		}
 		if string(key) == "$db" {
 			if db, hasDB = elem.Value().StringValueOK(); !hasDB {
@@ -261,6 +268,12 @@ func (m *Msg) Command() (name string, first bsoncore.Value, db string, err error
 func isContainer(e bsoncore.Element) bool {
 	t := bsoncore.Type(e[0])
 	return t == bsoncore.TypeEmbeddedDocument || t == bsoncore.TypeArray
+}
+
+// unterminated reports a string without its last zero, which bsoncore lets pass.
+func unterminated(e bsoncore.Element) bool {
+	t := bsoncore.Type(e[0])
+	return (t == bsoncore.TypeString || t == bsoncore.TypeSymbol || t == bsoncore.TypeJavaScript) && e[len(e)-1] != 0
 }
 
 // fieldSet finds a field given twice without allocating for the usual number of fields.

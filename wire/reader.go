@@ -10,6 +10,9 @@ import (
 // firstRead is how much a reader asks for when a message begins; most requests fit.
 const firstRead = 4 << 10
 
+// trusted is the length up to which a message gets its memory at once.
+const trusted = 256 << 10
+
 // Reader reads whole messages from a connection. It reads as much as there is, so that a message costs one system call
 // and pipelined ones less, and on plain TCP it holds no buffer while nothing is there. It is not safe for concurrent use.
 type Reader struct {
@@ -123,10 +126,7 @@ func (r *Reader) finish(buf *Buffer, have int) (Message, error) {
 	}
 	size := int(h.MessageLength)
 	if have < size {
-		buf.B = buf.B[:have]
-		buf.Grow(size - have)
-		buf.B = buf.B[:size]
-		if _, err := io.ReadFull(r.src, buf.B[have:]); err != nil {
+		if err := r.fill(buf, have, size); err != nil {
 			buf.Release()
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
@@ -139,4 +139,21 @@ func (r *Reader) finish(buf *Buffer, have int) (Message, error) {
 		buf.B = buf.B[:size]
 	}
 	return Message{Header: h, Buf: buf}, nil
+}
+
+// fill reads on until size bytes are in buf. What is not there yet gets memory step by step, so that many clients that declare
+// large messages and send none of them take little.
+func (r *Reader) fill(buf *Buffer, have, size int) error {
+	for have < size {
+		upTo := min(size, max(trusted, 2*have))
+		buf.B = buf.B[:have]
+		buf.Grow(upTo - have)
+		buf.B = buf.B[:upTo]
+		n, err := io.ReadFull(r.src, buf.B[have:])
+		have += n
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

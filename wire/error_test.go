@@ -1,0 +1,86 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+func TestCodeNames(t *testing.T) {
+	for code, want := range map[Code]string{1: "InternalError", 6: "HostUnreachable", 66: "ImmutableField", 11000: "DuplicateKey",
+		13388: "StaleConfig", 40415: "Location40415", 0: "Location0", 186: "ClientMetadataCannotBeMutated"} {
+		if got := code.Name(); got != want {
+			t.Errorf("Code(%d).Name() = %q, want %q", code, got, want)
+		}
+	}
+	seen := map[string]Code{}
+	for c, n := range codeNames {
+		if other, twice := seen[n]; twice {
+			t.Errorf("codes %d and %d are both %s", c, other, n)
+		}
+		seen[n] = c
+	}
+}
+
+func TestErrorReplies(t *testing.T) {
+	extra := doc(t, bson.D{{Key: "keyValue", Value: bson.D{{Key: "a", Value: int32(1)}}}})
+	in := &Error{Code: 11000, Message: "twice", Labels: []string{"A", "B"}, Extra: extra}
+	body := bson.Raw(AppendErrorReply([]byte("x"), fmt.Errorf("wrapped: %w", in))[1:])
+	if err := body.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	want := doc(t, bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: "twice"}, {Key: "code", Value: int32(11000)}, {Key: "codeName", Value: "DuplicateKey"},
+		{Key: "errorLabels", Value: bson.A{"A", "B"}}, {Key: "keyValue", Value: bson.D{{Key: "a", Value: int32(1)}}}})
+	if !bytes.Equal(body, want) {
+		t.Errorf("got %v, want %v", body, bson.Raw(want))
+	}
+	out := ErrorFromReply(body)
+	if out == nil || out.Code != in.Code || out.Message != in.Message || !out.HasLabel("B") || out.HasLabel("C") || !bytes.Equal(out.Extra, extra) {
+		t.Errorf("read back as %+v", out)
+	}
+}
+
+func TestErrorFromReplyReadsOK(t *testing.T) {
+	for _, ok := range []any{1.0, int32(1), int64(1), true} {
+		if e := ErrorFromReply(doc(t, bson.D{{Key: "ok", Value: ok}})); e != nil {
+			t.Errorf("ok: %T(%v): %v", ok, ok, e)
+		}
+	}
+	for _, ok := range []any{0.0, int32(0), int64(0), false, "1", nil} {
+		if e := ErrorFromReply(doc(t, bson.D{{Key: "ok", Value: ok}, {Key: "code", Value: 59.0}})); e == nil || e.Code != CommandNotFound {
+			t.Errorf("ok: %T(%v): %v", ok, ok, e)
+		}
+	}
+	if e := ErrorFromReply(doc(t, bson.D{})); e == nil {
+		t.Error("a reply without ok passed as one that is")
+	}
+}
+
+func TestAsError(t *testing.T) {
+	known := Errorf(BadValue, "x")
+	for _, tt := range []struct {
+		err  error
+		want Code
+	}{
+		{known, BadValue},
+		{fmt.Errorf("while: %w", known), BadValue},
+		{context.DeadlineExceeded, MaxTimeMSExpired},
+		{fmt.Errorf("while: %w", context.Canceled), ClientDisconnect},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, HostUnreachable},
+		{io.ErrUnexpectedEOF, HostUnreachable},
+		{errors.New("?"), InternalError},
+	} {
+		if got := AsError(tt.err); got.Code != tt.want {
+			t.Errorf("AsError(%v) = %v, want %d", tt.err, got, tt.want)
+		}
+	}
+	if AsError(nil) != nil {
+		t.Error("AsError(nil) is an error")
+	}
+}
