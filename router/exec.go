@@ -17,11 +17,30 @@ import (
 
 // within runs f inside the gates of the parts that plan chose for ns, planning again whenever the map has
 // changed before they were entered. The collection is nil for an unknown database: plan and f get it as it is, with no parts.
+// A view that reads what has a map is refused (115).
 func (r *Router) within(ctx context.Context, ns string, mode partition.Mode,
+	plan func(*partition.Collection) ([]*partition.Part, error),
+	f func(*partition.Collection, []*partition.Part) error) error {
+	return r.pass(ctx, ns, mode, true, plan, f)
+}
+
+// withinAny is within for what may be done to any view: to describe and to drop it.
+func (r *Router) withinAny(ctx context.Context, ns string, mode partition.Mode,
+	plan func(*partition.Collection) ([]*partition.Part, error),
+	f func(*partition.Collection, []*partition.Part) error) error {
+	return r.pass(ctx, ns, mode, false, plan, f)
+}
+
+func (r *Router) pass(ctx context.Context, ns string, mode partition.Mode, checkViews bool,
 	plan func(*partition.Collection) ([]*partition.Part, error),
 	f func(*partition.Collection, []*partition.Part) error) error {
 	for {
 		c := r.cfg.Table.View().Collection(ns)
+		if checkViews {
+			if err := r.checkView(ctx, c); err != nil {
+				return err
+			}
+		}
 		parts, err := plan(c)
 		if err != nil {
 			return err

@@ -75,6 +75,8 @@ type Router struct {
 	derived   derivedSessions
 	retries   retryMemory
 	histories histories
+	// views remembers what the databases' views read.
+	views viewCache
 }
 
 // ErrClosed is what Serve returns after Shutdown.

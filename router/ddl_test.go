@@ -1,0 +1,460 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router"
+	"github.com/shardway/shardway/wire"
+)
+
+func e(k string, v any) bson.E { return bson.E{Key: k, Value: v} }
+
+func TestCreateAndDropUnmapped(t *testing.T) {
+	w := newDDLWorld(t)
+	ctx := context.Background()
+	db := w.client.Database(w.db)
+	if got := w.collections(bson.D{}); len(got) != 0 {
+		t.Fatalf("an unknown database has %v", got)
+	}
+	if err := db.CreateCollection(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	d := w.catalog.Snapshot().Databases[w.db]
+	if d == nil {
+		t.Fatal("the database was not registered")
+	}
+	if names, _ := w.on(d.Primary).ListCollectionNames(ctx, bson.D{}); !slices.Contains(names, "a") {
+		t.Errorf("%s has %v, want the collection under its own name", d.Primary, names)
+	}
+	if got := w.must(bson.D{e("drop", "a")}); got.Lookup("ns").StringValue() != w.db+".a" {
+		t.Errorf("drop answered %v", got)
+	}
+	if got := w.collections(bson.D{}); len(got) != 0 {
+		t.Errorf("after the drop there is %v", got)
+	}
+	w.must(bson.D{e("drop", "a")})       // twice
+	w.must(bson.D{e("drop", "neither")}) // never was
+	// Made anew it has a fresh physical name, which nobody sees.
+	if err := db.CreateCollection(ctx, "a", options.CreateCollection().SetCapped(true).SetSizeInBytes(4096)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.collections(bson.D{}); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("listed: %v, want a", got)
+	}
+	if m := w.catalog.Snapshot().Map(w.ns("a")); len(m.Partitions) != 1 || !catalog.IsPhysicalName(m.Partitions[0].Physical) {
+		t.Errorf("a was not made under a fresh physical name: %+v", m)
+	}
+	specs, err := db.ListCollectionSpecifications(ctx, bson.D{e("name", "a")})
+	if err != nil || len(specs) != 1 || specs[0].Name != "a" || specs[0].Type != "collection" {
+		t.Fatalf("specifications: %+v, %v", specs, err)
+	}
+	if capped, _ := specs[0].Options.Lookup("capped").BooleanOK(); !capped {
+		t.Errorf("the options of create did not arrive: %v", specs[0].Options)
+	}
+	if uuid := w.catalog.Snapshot().Maps[w.db+".a"].UUID; !slices.Equal(specs[0].UUID.Data, uuid.Data) {
+		t.Errorf("the uuid is %x, want the map's %x", specs[0].UUID.Data, uuid.Data)
+	}
+	w.fails(bson.D{e("create", "a"), e("capped", true), e("size", 999999)}, wire.NamespaceExists)
+}
+
+func TestNames(t *testing.T) {
+	w := newDDLWorld(t)
+	for _, cmd := range []bson.D{
+		{e("create", "x@1f.2.0")}, {e("drop", "x@1f.2.0")}, {e("listIndexes", "x@1f.2.0")}, {e("collStats", "x@1f.2.0")},
+		{e("createIndexes", "x@1f.2.0"), e("indexes", bson.A{bson.D{e("key", bson.D{e("a", 1)}), e("name", "a_1")}})},
+		{e("create", "system.foo")}, {e("create", "")}, {e("create", "a$b")}, {e("validate", 1)},
+	} {
+		w.fails(cmd, wire.InvalidNamespace)
+	}
+	for _, db := range []string{catalog.DB, catalog.MemberDB} {
+		_, err := w.runOn(db, bson.D{e("create", "x")})
+		w.hasCode(db, err, wire.InvalidNamespace)
+	}
+	_, err := w.runOn("local", bson.D{e("create", "x")})
+	w.hasCode("local", err, wire.IllegalOperation)
+	for _, db := range []string{"admin", "config"} {
+		_, err := w.runOn(db, bson.D{e("drop", "x")})
+		w.hasCode(db, err, wire.IllegalOperation)
+		_, err = w.runOn(db, bson.D{e("dropDatabase", 1)})
+		w.hasCode(db, err, wire.IllegalOperation)
+	}
+	w.fails(bson.D{e("drop", "system.users")}, wire.IllegalOperation)
+	w.fails(bson.D{e("compact", "c")}, wire.CommandNotSupported)
+	w.fails(bson.D{e("reIndex", "c")}, wire.CommandNotFound)
+	w.fails(bson.D{e("dropDatabase", 2)}, wire.BadValue)
+	w.fails(bson.D{e("renameCollection", w.db+".a"), e("to", w.db+".b")}, wire.Unauthorized)
+}
+
+func TestIndexesOnShardedCollection(t *testing.T) {
+	w := newDDLWorld(t)
+	ctx := context.Background()
+	c := w.shard("people", "tenant")
+	coll := w.client.Database(w.db).Collection("people")
+	names, err := coll.Indexes().CreateMany(ctx, []mongo.IndexModel{
+		{Keys: bson.D{e("tenant", 1)}}, {Keys: bson.D{e("age", -1)}},
+		{Keys: bson.D{e("mail", 1), e("tenant", 1)}, Options: options.Index().SetUnique(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range c.Partitions {
+		for _, name := range names {
+			if got := w.indexNames(p); !slices.Contains(got, name) {
+				t.Errorf("%s has indexes %v, want %s too", p.Physical, got, name)
+			}
+		}
+	}
+	specs, err := coll.Indexes().ListSpecifications(ctx)
+	if err != nil || len(specs) != 4 {
+		t.Fatalf("listed %v, %v; want 4 indexes", specs, err)
+	}
+	reply := w.must(bson.D{e("createIndexes", "people"), e("indexes", bson.A{bson.D{e("key", bson.D{e("z", 1)}), e("name", "z_1")}})})
+	if raw, _ := reply.Lookup("raw").Document().Elements(); len(raw) != 3 {
+		t.Errorf("raw has %d backends, want 3: %v", len(raw), reply)
+	}
+	if _, err := reply.LookupErr("numIndexesAfter"); err == nil {
+		t.Error("numIndexesAfter is at the top")
+	}
+
+	unique := func(spec ...bson.E) bson.D {
+		return bson.D{e("createIndexes", "people"), e("indexes", bson.A{append(bson.D{e("name", "u"), e("unique", true)}, spec...)})}
+	}
+	w.fails(unique(e("key", bson.D{e("mail", 1)})), wire.CannotCreateIndex)
+	w.fails(unique(e("key", bson.D{e("tenant", 1)}), e("collation", bson.D{e("locale", "de")})), wire.CannotCreateIndex)
+	w.fails(bson.D{e("createIndexes", "people"), e("indexes", bson.A{})}, wire.BadValue)
+
+	w.fails(bson.D{e("dropIndexes", "people"), e("index", "tenant_1")}, wire.CannotDropShardKeyIndex)
+	w.fails(bson.D{e("dropIndexes", "people"), e("index", "none")}, wire.IndexNotFound)
+	w.fails(bson.D{e("dropIndexes", "people"), e("index", "_id_")}, wire.InvalidOptions)
+	// One partition lacks the index: the others' is enough.
+	if err := w.on(c.Partitions[1].Backend).Collection(c.Partitions[1].Physical).Indexes().DropOne(ctx, "z_1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := coll.Indexes().DropOne(ctx, "z_1"); err != nil {
+		t.Error(err)
+	}
+	if err := coll.Indexes().DropAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range c.Partitions {
+		if got := w.indexNames(p); !slices.Equal(got, []string{"_id_", "tenant_1"}) {
+			t.Errorf("after dropping all there are %v, want _id_ and the shard key's", got)
+		}
+	}
+	w.must(bson.D{e("dropIndexes", "people"), e("index", "*")}) // nothing left to drop
+	w.fails(bson.D{e("listIndexes", "nobody")}, wire.NamespaceNotFound)
+}
+
+func TestCreateIndexesMakesTheCollection(t *testing.T) {
+	w := newDDLWorld(t)
+	ctx := context.Background()
+	coll := w.client.Database(w.db).Collection("fresh")
+	for range 2 { // the second time after a drop
+		if _, err := coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{e("a", 1)}, Options: options.Index().SetUnique(true)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.collections(bson.D{}); !slices.Equal(got, []string{"fresh"}) {
+			t.Errorf("listed %v", got)
+		}
+		if err := coll.Drop(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestListings(t *testing.T) {
+	w := newDDLWorld(t)
+	w.shard("people", "tenant")
+	w.must(bson.D{e("create", "plain")})
+	w.must(bson.D{e("create", "v"), e("viewOn", "plain"), e("pipeline", bson.A{})})
+	for _, c := range []struct {
+		filter bson.D
+		want   []string
+	}{
+		{bson.D{}, []string{"people", "plain", "system.views", "v"}},
+		{bson.D{e("name", "people")}, []string{"people"}},
+		{bson.D{e("name", "nobody")}, nil},
+		{bson.D{e("type", "view")}, []string{"v"}},
+		{bson.D{e("name", bson.D{e("$in", bson.A{"people", "plain"})})}, []string{"people", "plain"}},
+		{bson.D{e("name", bson.D{e("$regex", "^p")}), e("type", "collection")}, []string{"people", "plain"}},
+	} {
+		if got := w.collections(c.filter); !slices.Equal(got, c.want) {
+			t.Errorf("filter %v lists %v, want %v", c.filter, got, c.want)
+		}
+	}
+	reply := w.must(bson.D{e("listCollections", 1), e("nameOnly", true)})
+	values, _ := reply.Lookup("cursor", "firstBatch").Array().Values()
+	for _, v := range values {
+		if elems, _ := v.Document().Elements(); len(elems) != 2 {
+			t.Errorf("nameOnly shows %v", v)
+		}
+	}
+	w.checkDatabases()
+}
+
+func (w *ddlWorld) checkDatabases() {
+	w.t.Helper()
+	ctx := context.Background()
+	res, err := w.client.ListDatabases(ctx, bson.D{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, d := range res.Databases {
+		if catalog.IsInternalDB(d.Name) || d.Name == "local" {
+			w.t.Errorf("listDatabases shows %s", d.Name)
+		}
+	}
+	names, err := w.client.ListDatabaseNames(ctx, bson.D{e("name", w.db)})
+	if err != nil || !slices.Equal(names, []string{w.db}) {
+		w.t.Errorf("by name: %v, %v", names, err)
+	}
+	names, err = w.client.ListDatabaseNames(ctx, bson.D{e("name", bson.D{e("$regex", "^"+w.db)})})
+	if err != nil || !slices.Equal(names, []string{w.db}) {
+		w.t.Errorf("by regex: %v, %v", names, err)
+	}
+	reply, err := w.runOn("admin", bson.D{e("listDatabases", 1), e("filter", bson.D{e("name", w.db)})})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	shards, err := reply.Lookup("databases", "0", "shards").Document().Elements()
+	if err != nil || len(shards) != 3 {
+		w.t.Errorf("the database is on %v, want on three backends", shards)
+	}
+}
+
+func TestStats(t *testing.T) {
+	w := newDDLWorld(t)
+	c := w.shard("people", "tenant")
+	w.fill(c, 10)
+	st := w.must(bson.D{e("collStats", "people")})
+	if n := st.Lookup("count").AsInt64(); n != 40 {
+		t.Errorf("count is %d, want 40", n)
+	}
+	if !st.Lookup("sharded").Boolean() || st.Lookup("nchunks").AsInt64() != 4 || st.Lookup("ns").StringValue() != w.db+".people" {
+		t.Errorf("collStats says %v", st)
+	}
+	shards, _ := st.Lookup("shards").Document().Elements()
+	var sum int64
+	for _, s := range shards {
+		sum += s.Value().Document().Lookup("count").AsInt64()
+	}
+	if len(shards) != 3 || sum != 40 || st.Lookup("shards", "b1", "count").AsInt64() != 20 {
+		t.Errorf("shards are %v", shards)
+	}
+	size, count := st.Lookup("size").AsFloat64(), st.Lookup("count").AsFloat64()
+	if avg := st.Lookup("avgObjSize").AsFloat64(); avg != size/count {
+		t.Errorf("avgObjSize is %v, want %v", avg, size/count)
+	}
+	w.fails(bson.D{e("collStats", "people"), e("scale", 0)}, 4390201)
+	w.fails(bson.D{e("collStats", "people"), e("scale", "x")}, 4390200)
+	if st := w.must(bson.D{e("collStats", "nobody")}); st.Lookup("count").AsInt64() != 0 {
+		t.Errorf("collStats of nothing is %v", st)
+	}
+
+	w.must(bson.D{e("create", "plain")})
+	if st := w.must(bson.D{e("collStats", "plain")}); st.Lookup("sharded").Boolean() || st.Lookup("primary").StringValue() != "b2" {
+		t.Errorf("collStats of an unsharded collection says %v", st)
+	}
+
+	ds := w.must(bson.D{e("dbStats", 1)})
+	if n := ds.Lookup("objects").AsInt64(); n != 40 || ds.Lookup("db").StringValue() != w.db {
+		t.Errorf("dbStats says %v", ds)
+	}
+	if raw, _ := ds.Lookup("raw").Document().Elements(); len(raw) != 3 {
+		t.Errorf("raw of dbStats has %d entries", len(raw))
+	}
+
+	all := w.must(bson.D{e("dataSize", w.db+".people")})
+	if n := all.Lookup("numObjects").AsInt64(); n != 40 || all.Lookup("size").AsInt64() != int64(size) {
+		t.Errorf("dataSize says %v, want 40 objects of %v bytes", all, size)
+	}
+	bound := func(v any) bson.D { return bson.D{e("tenant", v)} }
+	ranged := func(lo, hi any) bson.D {
+		return bson.D{e("dataSize", w.db+".people"), e("keyPattern", bson.D{e("tenant", "hashed")}), e("min", bound(lo)), e("max", bound(hi))}
+	}
+	half := w.must(ranged(bson.MinKey{}, int64(0)))
+	if n := half.Lookup("numObjects").AsInt64(); n != 20 {
+		t.Errorf("half of the chunks have %d objects, want 20", n)
+	}
+	w.fails(ranged(bson.MinKey{}, int64(77)), wire.InvalidOptions)
+
+	v := w.must(bson.D{e("validate", "people")})
+	if !v.Lookup("valid").Boolean() || v.Lookup("raw", "b1", "nrecords").AsInt64() != 20 || v.Lookup("raw", "b1", "ns").StringValue() != w.db+".people" {
+		t.Errorf("validate says %v", v)
+	}
+	w.must(bson.D{e("planCacheClear", "people")})
+	if p := w.must(bson.D{e("profile", -1)}); p.Lookup("was").AsInt64() != 0 {
+		t.Errorf("profile says %v", p)
+	}
+	w.fails(bson.D{e("profile", 1)}, wire.BadValue)
+}
+
+func TestDropShardedAndDatabase(t *testing.T) {
+	w := newDDLWorld(t)
+	c := w.shard("people", "tenant")
+	w.must(bson.D{e("create", "plain")})
+	w.must(bson.D{e("create", "v"), e("viewOn", "plain"), e("pipeline", bson.A{})})
+	if reply := w.must(bson.D{e("drop", "people")}); reply.Lookup("nIndexesWas").AsInt64() != 1 {
+		t.Errorf("drop answered %v", reply)
+	}
+	for _, p := range c.Partitions {
+		if names, _ := w.on(p.Backend).ListCollectionNames(context.Background(), bson.D{e("name", p.Physical)}); len(names) > 0 {
+			t.Errorf("%s is still on %s", names, p.Backend)
+		}
+	}
+	w.shard("again", "k")
+	if reply := w.must(bson.D{e("dropDatabase", 1)}); reply.Lookup("dropped").StringValue() != w.db {
+		t.Errorf("dropDatabase answered %v", reply)
+	}
+	if w.catalog.Snapshot().Databases[w.db] != nil {
+		t.Error("the database is still registered")
+	}
+	for _, id := range w.ids {
+		if names, _ := w.on(id).ListCollectionNames(context.Background(), bson.D{}); len(names) > 0 && !slices.Equal(names, []string{"system.views"}) {
+			t.Errorf("%s still has %v", id, names)
+		}
+	}
+	w.must(bson.D{e("dropDatabase", 1)})
+	w.must(bson.D{e("drop", "people")})
+}
+
+func TestRenameAndCollMod(t *testing.T) {
+	w := newDDLWorld(t)
+	c := w.shard("people", "tenant")
+	w.must(bson.D{e("create", "plain")})
+	w.must(bson.D{e("create", "other")})
+	w.must(bson.D{e("create", "v"), e("viewOn", "plain"), e("pipeline", bson.A{})})
+	rename := func(from, to string, more ...bson.E) error {
+		_, err := w.runOn("admin", append(bson.D{e("renameCollection", from), e("to", to)}, more...))
+		return err
+	}
+	for _, x := range []struct {
+		from, to string
+		code     wire.Code
+	}{
+		{w.ns("plain"), w.ns("plain"), wire.IllegalOperation},
+		{w.ns("nobody"), w.ns("x"), wire.NamespaceNotFound},
+		{w.ns("plain"), w.ns("other"), wire.NamespaceExists},
+		{w.ns("v"), w.ns("w"), wire.CommandNotSupportedOnView},
+		{w.ns("people"), w.db + "2.people", wire.CommandFailed},
+		{w.ns("plain"), w.ns("x@1.1.1"), wire.InvalidNamespace},
+		{w.ns("plain"), "shardway.x", wire.InvalidNamespace},
+	} {
+		w.hasCode(x, rename(x.from, x.to), x.code)
+	}
+	w.must(bson.D{e("collMod", "people"), e("validator", bson.D{e("a", bson.D{e("$exists", true)})})})
+	for _, p := range c.Partitions {
+		specs, err := w.on(p.Backend).ListCollectionSpecifications(context.Background(), bson.D{e("name", p.Physical)})
+		if err != nil || len(specs) != 1 {
+			t.Fatal(specs, err)
+		}
+		if _, err := specs[0].Options.LookupErr("validator"); err != nil {
+			t.Errorf("%s has options %v, want the validator", p.Physical, specs[0].Options)
+		}
+	}
+	w.fails(bson.D{e("collMod", "people"), e("index", bson.D{e("keyPattern", bson.D{e("mail", 1)}), e("unique", true)})}, wire.CannotCreateIndex)
+	w.fails(bson.D{e("collMod", "nobody"), e("validator", bson.D{})}, wire.NamespaceNotFound)
+	w.fails(bson.D{e("convertToCapped", "people"), e("size", 4096)}, wire.IllegalOperation)
+}
+
+func TestViewsThatReadMappedCollections(t *testing.T) {
+	w := newDDLWorld(t)
+	w.must(bson.D{e("create", "plain")})
+	w.must(bson.D{e("create", "v"), e("viewOn", "plain"), e("pipeline", bson.A{})})
+	w.must(bson.D{e("create", "joins"), e("viewOn", "plain"), e("pipeline", bson.A{bson.D{e("$lookup",
+		bson.D{e("from", "people"), e("localField", "a"), e("foreignField", "a"), e("as", "p")})}})})
+	w.must(bson.D{e("create", "nested"), e("viewOn", "joins"), e("pipeline", bson.A{})})
+
+	reading := func(coll string) error {
+		_, err := w.run(bson.D{e("find", coll)})
+		return err
+	}
+	for _, v := range []string{"v", "joins", "nested", "plain"} {
+		if err := reading(v); err != nil {
+			t.Errorf("nothing has a map, and reading %s fails: %v", v, err)
+		}
+	}
+	w.shard("people", "tenant")
+	for v, refused := range map[string]bool{"v": false, "plain": false, "joins": true, "nested": true} {
+		err := reading(v)
+		var ce mongo.CommandError
+		got := errors.As(err, &ce) && ce.Code == int32(wire.CommandNotSupported) && strings.Contains(ce.Message, w.ns("people"))
+		if got != refused || !refused && err != nil {
+			t.Errorf("reading %s: %v; want it refused by name: %v", v, err, refused)
+		}
+	}
+	for _, def := range []bson.D{
+		{e("create", "x"), e("viewOn", "people")},
+		{e("create", "x"), e("viewOn", "nested")},
+		{e("create", "x"), e("viewOn", "plain"), e("pipeline", bson.A{bson.D{e("$unionWith", "people")}})},
+		{e("create", "x"), e("viewOn", "plain"), e("pipeline", bson.A{bson.D{e("$facet", bson.D{e("f", bson.A{
+			bson.D{e("$graphLookup", bson.D{e("from", "people")})}})})}})},
+		{e("collMod", "v"), e("viewOn", "people"), e("pipeline", bson.A{})},
+	} {
+		w.fails(def, wire.CommandNotSupported)
+	}
+	w.must(bson.D{e("drop", "nested")}) // a refused view can be dropped
+	w.must(bson.D{e("create", "fine"), e("viewOn", "v"), e("pipeline", bson.A{})})
+}
+
+func TestAdopt(t *testing.T) {
+	w := newDDLWorld(t)
+	ctx := context.Background()
+	insert := func(id, db, coll string) {
+		t.Helper()
+		if _, err := w.direct[id].Database(db).Collection(coll).InsertOne(ctx, bson.D{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	adopt := func(i int) error {
+		table := partition.NewTable()
+		table.Apply(w.catalog.Snapshot())
+		b, err := backend.Open(ctx, backend.Config{ID: w.ids[i], URI: w.fleet.Servers[i].URI()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close(ctx)
+		return router.Adopt(ctx, table, w.catalog, b)
+	}
+	c := w.shard("people", "tenant") // partitions on all three are no conflict
+	w.fill(c, 1)
+	insert("b1", "old", "things")
+	for i := range w.ids {
+		if err := adopt(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := w.catalog.Snapshot().Databases["old"]; d == nil || d.Primary != "b1" {
+		t.Fatalf("adopted as %+v, want primary b1", d)
+	}
+	if err := adopt(0); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+	insert("b3", "old", "things")
+	insert("b3", "new", "things")
+	err := adopt(2)
+	if err == nil || wire.AsError(err).Code != wire.OperationFailed || !strings.Contains(err.Error(), "'b1'") || !strings.Contains(err.Error(), "'b3'") {
+		t.Errorf("one database on two backends: %v", err)
+	}
+	if w.catalog.Snapshot().Databases["new"] != nil {
+		t.Error("a refused backend's other database was adopted")
+	}
+	if err := w.direct["b3"].Database("old").Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	insert("b3", "new", "odd@1.2.3")
+	if err := adopt(2); err == nil || wire.AsError(err).Code != wire.OperationFailed {
+		t.Errorf("a collection with a physical name: %v", err)
+	}
+}
