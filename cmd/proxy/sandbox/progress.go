@@ -33,7 +33,7 @@ func (p *progress) show(done int, partitions string) {
 	if p.terminal {
 		p.draw(partitions)
 	} else if partitions != p.shown || time.Since(p.last) >= plainInterval {
-		p.s.say("  %5d of %d orders, %s", done, p.total, partitions)
+		p.s.say("  %5d of %d orders%s", done, p.total, after(partitions))
 		p.last = time.Now()
 	}
 	p.shown = partitions
@@ -44,10 +44,18 @@ func (p *progress) draw(partitions string) {
 	full := width * p.done / p.total
 	p.s.sayMu.Lock()
 	defer p.s.sayMu.Unlock()
-	fmt.Fprintf(p.s.options.Say, "\r  [%s%s] %5d of %d orders, %s\x1b[K", strings.Repeat("#", full), strings.Repeat(".", width-full), p.done, p.total, partitions)
+	fmt.Fprintf(p.s.options.Say, "\r  [%s%s] %5d of %d orders%s\x1b[K", strings.Repeat("#", full), strings.Repeat(".", width-full), p.done, p.total, after(partitions))
 	p.s.bar = true
 }
 
 func (p *progress) end() {
-	p.s.say("  all %d orders are in, %s", p.total, p.shown)
+	p.s.say("  all %d orders are in%s", p.total, after(p.shown))
+}
+
+// after is the partitions behind a comma, nothing while they are not known.
+func after(partitions string) string {
+	if partitions == "" {
+		return ""
+	}
+	return ", " + partitions
 }

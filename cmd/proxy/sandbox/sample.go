@@ -41,7 +41,7 @@ func (s *sandbox) loadSample(ctx context.Context) error {
 		return err
 	}
 	orders := client.Database(sampleDB).Collection(sampleOrders)
-	there, err := orders.CountDocuments(ctx, bson.D{})
+	there, err := orders.EstimatedDocumentCount(ctx)
 	if err != nil || there >= sampleSize {
 		return err
 	}
