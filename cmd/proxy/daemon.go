@@ -64,11 +64,11 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 	if err := joinFleet(ctx, cfg, store, backends, log); err != nil {
 		return err
 	}
-	if err := adopt(ctx, store, backends, log); err != nil {
-		return err
-	}
 	table := partition.NewTable()
 	store.OnChange(table.Apply)
+	if err := adopt(ctx, store, table, backends, log); err != nil {
+		return err
+	}
 
 	// What goes on beside requests; it ends after the last of them.
 	var beside sync.WaitGroup
@@ -184,6 +184,22 @@ func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, bac
 			return fmt.Errorf("a backend that the catalog knows: %w", err)
 		}
 		log.Info().Str("backend", id).Str("host", known.Host).Msg("is in the catalog and not in the configuration")
+	}
+	return nil
+}
+
+// adopt registers the databases that the backends hold and the catalog does not know. One on two backends ends the
+// start with an error that names both. A backend that is down is passed over: its databases are adopted
+// at a later start.
+func adopt(ctx context.Context, store *catalog.Store, table *partition.Table, backends *backend.Set, log zerolog.Logger) error {
+	for _, b := range backends.All() {
+		if b.Kind() == backend.KindUnknown {
+			log.Warn().Str("backend", b.ID()).Msg("has not been seen yet: databases on it that the catalog does not know are served after a later start")
+			continue
+		}
+		if err := router.Adopt(ctx, table, store, b); err != nil {
+			return err
+		}
 	}
 	return nil
 }

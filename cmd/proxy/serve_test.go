@@ -51,17 +51,12 @@ func insertDirectly(t *testing.T, s *fleet.Server, db, coll string, id int) {
 func TestServeAdoptsWhatIsThere(t *testing.T) {
 	f := fleettest.Start(t, 2)
 	insertDirectly(t, f.Servers[1], "shop", "orders", 7)
-	insertDirectly(t, f.Servers[0], "odd", "x@1.1.0", 1)
-	insertDirectly(t, f.Servers[0], "odd", "x", 1)
 	p := start(t, append([]string{"serve"}, backendArgs(f.Servers...)...)...)
 	addr := p.logged(t, "listening")["address"].(string)
 	client := connect(t, "mongodb://"+addr+"/")
 	var doc bson.D
 	if err := client.Database("shop").Collection("orders").FindOne(t.Context(), bson.D{{Key: "_id", Value: 7}}).Decode(&doc); err != nil {
 		t.Errorf("a document that was there before: %v", err)
-	}
-	if n, err := client.Database("odd").Collection("x").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
-		t.Errorf("a database with a partition's name in it is served: %d documents, %v", n, err)
 	}
 	p.terminate(t)
 }
@@ -72,8 +67,10 @@ func TestServeRefusesOneDatabaseOnTwoBackends(t *testing.T) {
 		insertDirectly(t, s, "shop", "orders", 1)
 	}
 	_, errs, err := run(t, append([]string{"serve"}, backendArgs(f.Servers...)...)...)
-	if err == nil || !strings.Contains(errs, "database shop is on the backends b1 and b2") {
-		t.Errorf("got %v, %s", err, errs)
+	for _, want := range []string{"'shop'", "'b1'", "'b2'"} {
+		if err == nil || !strings.Contains(errs, want) {
+			t.Errorf("got %v, %s, want %s in it", err, errs, want)
+		}
 	}
 }
 
