@@ -15,12 +15,18 @@ import (
 // stepPlan is what one passage through the gates does of a batch: of an ordered one the next statements that go to one partition, or the next
 // statement that goes to several; of an unordered one everything.
 type stepPlan struct {
-	parts    []*partition.Part
-	groups   []group
-	searches []found
+	parts []*partition.Part
+	// segments are run one after the other. What statements of one batch do to the same document so happens in the batch's order, as on one server.
+	segments []segment
 	errs     []failed
 	// count is how many statements the step covers.
 	count int
+}
+
+// segment is statements that go out at the same time, grouped by part, and then statements that must find their document first, one by one.
+type segment struct {
+	groups   []group
+	searches []found
 }
 
 // group is the statements for one part, in the order of the batch.
@@ -83,7 +89,7 @@ func (b *writeBatch) plan(c *partition.Collection) (stepPlan, error) {
 		for i := range rest {
 			g.stmts[i] = &rest[i]
 		}
-		return stepPlan{parts: c.Parts, groups: []group{g}, count: len(rest)}, nil
+		return stepPlan{parts: c.Parts, segments: []segment{{groups: []group{g}}}, count: len(rest)}, nil
 	}
 	if err := b.read(c.Key); err != nil {
 		return stepPlan{}, err
@@ -129,12 +135,14 @@ func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan
 		p.errs = []failed{{&rest[0], first.err}}
 		return p
 	case first.search != nil:
-		p.searches = []found{{&rest[0], first.search}}
+		p.segments = []segment{{searches: []found{{&rest[0], first.search}}}}
 		return p
 	case len(first.parts) > 1:
+		var all segment
 		for _, part := range first.parts {
-			p.groups = append(p.groups, group{part, []*statement{&rest[0]}})
+			all.groups = append(all.groups, group{part, []*statement{&rest[0]}})
 		}
+		p.segments = []segment{all}
 		return p
 	}
 	g := group{first.parts[0], []*statement{&rest[0]}}
@@ -146,20 +154,16 @@ func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan
 		g.stmts = append(g.stmts, &rest[i])
 		p.count++
 	}
-	p.groups = []group{g}
+	p.segments = []segment{{groups: []group{g}}}
 	return p
 }
 
 // planAll groups all statements by partition.
 func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan {
 	p := stepPlan{count: len(rest)}
-	at := make(map[*partition.Part]int, len(c.Parts)) // index in groups, −1 where only searches go
-	enter := func(part *partition.Part) {
-		if _, known := at[part]; !known {
-			at[part] = -1
-			p.parts = append(p.parts, part)
-		}
-	}
+	entered := make(map[*partition.Part]bool, len(c.Parts))
+	at := make(map[*partition.Part]int, len(c.Parts)) // index in the segment's groups
+	var seg segment
 	for i := range rest {
 		s := &rest[i]
 		d := s.decide(c)
@@ -168,21 +172,31 @@ func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan
 			continue
 		}
 		for _, part := range d.parts {
-			enter(part)
-			if d.search != nil {
-				continue
+			if !entered[part] {
+				entered[part] = true
+				p.parts = append(p.parts, part)
 			}
-			if at[part] < 0 {
-				at[part] = len(p.groups)
-				p.groups = append(p.groups, group{part: part})
-			}
-			g := &p.groups[at[part]]
-			g.stmts = append(g.stmts, s)
 		}
 		if d.search != nil {
-			p.searches = append(p.searches, found{s, d.search})
+			seg.searches = append(seg.searches, found{s, d.search})
+			continue
+		}
+		if len(seg.searches) > 0 {
+			p.segments = append(p.segments, seg)
+			seg = segment{}
+			clear(at)
+		}
+		for _, part := range d.parts {
+			g, known := at[part]
+			if !known {
+				g = len(seg.groups)
+				at[part] = g
+				seg.groups = append(seg.groups, group{part: part})
+			}
+			seg.groups[g].stmts = append(seg.groups[g].stmts, s)
 		}
 	}
+	p.segments = append(p.segments, seg)
 	return p
 }
 
@@ -191,14 +205,30 @@ func (b *writeBatch) execute(ctx context.Context, c *partition.Collection, p *st
 	for _, f := range p.errs {
 		b.result.fail(f.stmt.index, f.err)
 	}
-	groups, err := b.divert(ctx, c, p.groups)
+	for _, seg := range p.segments {
+		if err := b.executeSegment(ctx, c, seg); err != nil {
+			return err
+		}
+	}
+	b.next += p.count
+	b.stopped = b.ordered && b.result.failed()
+	return nil
+}
+
+func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection, seg segment) error {
+	groups, err := b.divert(ctx, c, seg.groups)
+	if err == nil {
+		err = b.exchange(ctx, c, b.chunks(groups), &b.result)
+	}
 	if err != nil {
-		return err
+		if b.result.nothing() {
+			return err
+		}
+		for _, g := range seg.groups {
+			b.result.failChunk(&chunk{group: g}, wire.AsError(err), b.ordered)
+		}
 	}
-	if err := b.exchange(ctx, c, b.chunks(groups), &b.result); err != nil {
-		return err
-	}
-	for _, f := range p.searches {
+	for _, f := range seg.searches {
 		if err := b.searchAndWrite(ctx, c, f.stmt, f.search); err != nil {
 			if b.result.nothing() {
 				return err
@@ -206,8 +236,6 @@ func (b *writeBatch) execute(ctx context.Context, c *partition.Collection, p *st
 			b.result.fail(f.stmt.index, wire.AsError(err))
 		}
 	}
-	b.next += p.count
-	b.stopped = b.ordered && b.result.failed()
 	return nil
 }
 

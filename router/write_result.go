@@ -246,7 +246,7 @@ func (w *writeResult) appendUpserted(dst []byte) []byte {
 	return dst
 }
 
-// joined sorts the errors by index and makes one of those that one statement met at several backends: theirs if it is the same, else 65.
+// joined sorts the errors by index and makes one of those that one statement met at several backends: with their code if it is the same, else 65.
 func (w *writeResult) joined() []writeError {
 	slices.SortStableFunc(w.errs, func(a, b writeError) int { return cmp.Compare(a.index, b.index) })
 	var out []writeError
@@ -259,8 +259,11 @@ func (w *writeResult) joined() []writeError {
 		if out[last].code == e.code && out[last].errmsg == e.errmsg {
 			continue
 		}
-		out[last].code = int32(wire.MultipleErrorsOccurred)
 		out[last].errmsg += " :: and :: " + e.errmsg
+		if out[last].code == e.code {
+			continue
+		}
+		out[last].code = int32(wire.MultipleErrorsOccurred)
 		out[last].rest = bsoncore.AppendInt32Element(nil, "code", int32(wire.MultipleErrorsOccurred))
 	}
 	return out
