@@ -147,7 +147,13 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 
 // aggregateMany plans and runs a pipeline over several partitions.
 func (r *Router) aggregateMany(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, a *aggArgs) (Reply, error) {
-	plan, err := merge.PlanPipeline(a.pipeline)
+	return r.aggregateBehind(ctx, q, c, parts, a, a.pipeline, nil)
+}
+
+// aggregateBehind runs a pipeline over several partitions, behind the stages that before, if not nil, gives for each.
+func (r *Router) aggregateBehind(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, a *aggArgs,
+	pipeline []bson.Raw, before func(*partition.Part) []bson.Raw) (Reply, error) {
+	plan, err := merge.PlanPipeline(pipeline)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -161,7 +167,7 @@ func (r *Router) aggregateMany(ctx context.Context, q *Request, c *partition.Col
 		batchSize = 0
 	}
 	f.batchSize = min(batchSize, maxBatch)
-	if _, err := r.openBranches(ctx, q, f, parts, aggregateMessages(q, parts, plan.Shard, f.batchSize), false); err != nil {
+	if _, err := r.openBranches(ctx, q, f, parts, aggregateMessages(q, parts, before, plan.Shard, f.batchSize), false); err != nil {
 		f.close()
 		return Reply{}, err
 	}
@@ -176,15 +182,17 @@ func (r *Router) aggregateMany(ctx context.Context, q *Request, c *partition.Col
 	return r.firstBatch(ctx, q, c, src, parts, limit, a.hasBatchSize && a.batchSize == 0, false, false, false)
 }
 
-func aggregateMessages(q *Request, parts []*partition.Part, pipeline []bson.Raw, batchSize int64) [][]byte {
+func aggregateMessages(q *Request, parts []*partition.Part, before func(*partition.Part) []bson.Raw, pipeline []bson.Raw, batchSize int64) [][]byte {
 	drop := func(key []byte) bool { return string(key) == "pipeline" || string(key) == "cursor" }
-	more := func(d []byte) []byte {
-		d = appendPipeline(d, pipeline)
-		return appendCursorArg(d, batchSize)
-	}
 	msgs := make([][]byte, len(parts))
 	for i, p := range parts {
-		msgs[i] = wire.AppendMsg(nil, 0, 0, 0, q.appendFor(nil, p, true, drop, more))
+		stages := pipeline
+		if before != nil {
+			stages = append(before(p), pipeline...)
+		}
+		msgs[i] = wire.AppendMsg(nil, 0, 0, 0, q.appendFor(nil, p, true, drop, func(d []byte) []byte {
+			return appendCursorArg(appendPipeline(d, stages), batchSize)
+		}))
 	}
 	return msgs
 }

@@ -465,17 +465,3 @@ func validateEntry(c *partition.Collection, results []partReply) []byte {
 	dst, _ = bsoncore.AppendDocumentEnd(dst, start)
 	return dst
 }
-
-// statsStages returns the stages to be put behind a leading $collStats, $indexStats or $planCacheStats on one partition, so
-// that its documents are as mongos gives them: with the shard's name, and the client's namespace. ok is false
-// for any other stage.
-func statsStages(stage string, c *partition.Collection, p *partition.Part) (stages []bson.D, ok bool) {
-	literal := func(s string) bson.D { return bson.D{{Key: "$literal", Value: s}} }
-	switch stage {
-	case "$collStats":
-		return []bson.D{{{Key: "$set", Value: bson.D{{Key: "ns", Value: literal(c.NS)}, {Key: "shard", Value: literal(p.Backend)}}}}}, true
-	case "$indexStats", "$planCacheStats":
-		return []bson.D{{{Key: "$set", Value: bson.D{{Key: "shard", Value: literal(p.Backend)}}}}}, true
-	}
-	return nil, false
-}

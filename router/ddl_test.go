@@ -300,6 +300,49 @@ func TestStats(t *testing.T) {
 	w.fails(bson.D{e("profile", 1)}, wire.BadValue)
 }
 
+func TestStatsStages(t *testing.T) {
+	w := newDDLWorld(t)
+	w.fill(w.shard("people", "tenant"), 10)
+	aggregate := func(coll string, stages ...bson.D) []bson.Raw {
+		t.Helper()
+		cur, err := w.client.Database(w.db).Collection(coll).Aggregate(context.Background(), stages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var docs []bson.Raw
+		if err := cur.All(context.Background(), &docs); err != nil {
+			t.Fatal(err)
+		}
+		return docs
+	}
+	perShard := map[string]int64{}
+	for _, d := range aggregate("people", bson.D{e("$collStats", bson.D{e("storageStats", bson.D{}), e("count", bson.D{})})}) {
+		if showsPhysical(d) || d.Lookup("ns").StringValue() != w.ns("people") {
+			t.Errorf("$collStats gives %v", d)
+		}
+		perShard[d.Lookup("shard").StringValue()] += d.Lookup("storageStats", "count").AsInt64()
+	}
+	if perShard["b1"] != 20 || perShard["b2"] != 10 || perShard["b3"] != 10 {
+		t.Errorf("$collStats counts %v", perShard)
+	}
+	sum := aggregate("people", bson.D{e("$collStats", bson.D{e("count", bson.D{})})},
+		bson.D{e("$group", bson.D{e("_id", nil), e("n", bson.D{e("$sum", "$count")})})})
+	if len(sum) != 1 || sum[0].Lookup("n").AsInt64() != 40 {
+		t.Errorf("the counts sum up to %v, want 40", sum)
+	}
+	indexes := aggregate("people", bson.D{e("$indexStats", bson.D{})})
+	if len(indexes) != 4 || indexes[0].Lookup("name").StringValue() != "_id_" || indexes[0].Lookup("shard").StringValue() == "" {
+		t.Errorf("$indexStats gives %v", indexes)
+	}
+	w.must(bson.D{e("create", "plain")})
+	if docs := aggregate("plain", bson.D{e("$collStats", bson.D{e("count", bson.D{})})}); len(docs) != 1 || docs[0].Lookup("shard").StringValue() != "b2" {
+		t.Errorf("of an unsharded collection: %v", docs)
+	}
+	missing := bson.D{e("aggregate", "c"), e("pipeline", bson.A{bson.D{e("$collStats", bson.D{})}}), e("cursor", bson.D{})}
+	_, err := w.runOn("nowhere", missing)
+	w.hasCode(missing, err, wire.NamespaceNotFound)
+}
+
 func TestDropShardedAndDatabase(t *testing.T) {
 	w := newDDLWorld(t)
 	c := w.shard("people", "tenant")

@@ -93,7 +93,9 @@ func New(cfg Config) *Router {
 		conns:     map[*Conn]struct{}{},
 		drain:     make(chan struct{}),
 	}
-	r.special = map[string]aggregateFunc{}
+	r.special = map[string]aggregateFunc{
+		"$collStats": r.aggregateStats, "$indexStats": r.aggregateStats, "$planCacheStats": r.aggregateStats,
+	}
 	r.commands = joinTables(r)
 	ctx, stop := context.WithCancel(context.Background())
 	r.stopSweep, r.sweepDone = stop, make(chan struct{})
