@@ -4,6 +4,7 @@
 package backendtest
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -22,6 +23,7 @@ type Script func(Command) Answer
 type Server struct {
 	tb   testing.TB
 	addr string
+	tls  *tls.Config
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -38,9 +40,12 @@ type Server struct {
 
 // New starts a server that is a replica set of one, called "rs", and answers {ok: 1} to every command
 // until SetScript. It stops with the test.
-func New(tb testing.TB) *Server {
+func New(tb testing.TB) *Server { return NewTLS(tb, nil) }
+
+// NewTLS is New with connections under TLS; a nil config is none.
+func NewTLS(tb testing.TB, config *tls.Config) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, conns: make(map[net.Conn]struct{}), hello: ReplicaSet("rs")}
+	s := &Server{tb: tb, tls: config, conns: make(map[net.Conn]struct{}), hello: ReplicaSet("rs")}
 	s.script = func(Command) Answer { return OK() }
 	if err := s.listen("127.0.0.1:0"); err != nil {
 		tb.Fatalf("backendtest: %v", err)
@@ -140,6 +145,9 @@ func (s *Server) listen(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
+	}
+	if s.tls != nil {
+		l = tls.NewListener(l, s.tls)
 	}
 	s.mu.Lock()
 	s.listener = l
