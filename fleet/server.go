@@ -124,8 +124,15 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// Freeze stops the process in its tracks (SIGSTOP): connections stay open and nothing answers.
-func (s *Server) Freeze() error { return s.current().signal(syscall.SIGSTOP) }
+// Freeze stops the process in its tracks (SIGSTOP): connections stay open and nothing answers. On Linux
+// it returns when every thread has stopped, which a moment after the signal they have not.
+func (s *Server) Freeze() error {
+	r := s.current()
+	if err := r.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(r)
+}
 
 // Thaw lets a frozen process go on.
 func (s *Server) Thaw() error { return s.current().signal(syscall.SIGCONT) }

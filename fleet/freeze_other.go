@@ -1,0 +1,5 @@
+//go:build !linux
+
+package fleet
+
+func awaitStopped(*run) error { return nil }
