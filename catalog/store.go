@@ -195,6 +195,40 @@ func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 	return nil
 }
 
+// InsertMaps inserts versions of several namespaces' maps, all or none: what InsertMap says of one holds for them together. It
+// is how a rename takes a collection from one namespace to another at one moment.
+func (s *Store) InsertMaps(ctx context.Context, maps ...*Map) error {
+	docs := make([]any, len(maps))
+	for i, m := range maps {
+		if m.Created.IsZero() {
+			m.Created = time.Now().UTC().Truncate(time.Millisecond)
+		}
+		if err := m.Check(); err != nil {
+			return err
+		}
+		docs[i] = encodeMap(m)
+	}
+	session, err := s.db.Client().StartSession()
+	if err != nil {
+		return fmt.Errorf("insert maps: %w", err)
+	}
+	defer session.EndSession(ctx)
+	_, err = session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
+		return s.db.Collection(mapsColl).InsertMany(ctx, docs)
+	}, options.Transaction().SetWriteConcern(writeconcern.Majority()))
+	if err != nil && !mongo.IsDuplicateKeyError(err) {
+		return fmt.Errorf("insert maps of %s: %w", maps[0].NS, err)
+	}
+	lost := err != nil
+	if err := s.Refresh(ctx); err != nil {
+		return err
+	}
+	if lost {
+		return ErrMapExists
+	}
+	return nil
+}
+
 // NextNumber returns a number that was never returned before, for the name of a physical collection.
 func (s *Store) NextNumber(ctx context.Context) (uint64, error) {
 	var d struct {

@@ -45,6 +45,8 @@ type Home struct {
 // Its zero value is not usable; a Table makes gates.
 type Gate struct {
 	home Home
+	// ns is the namespace whose home it is: a rename gives a home to another, which gets a gate of its own.
+	ns string
 
 	mu sync.Mutex
 	// version is the version of the map that the gate is open for; 0 for a namespace without a map.
@@ -58,8 +60,8 @@ type Gate struct {
 	changed chan struct{}
 }
 
-func newGate(h Home, version int64) *Gate {
-	return &Gate{home: h, version: version, changed: make(chan struct{})}
+func newGate(ns string, h Home, version int64) *Gate {
+	return &Gate{home: h, ns: ns, version: version, changed: make(chan struct{})}
 }
 
 // Home returns what the gate stands before.

@@ -42,7 +42,10 @@ func (t *Table) GateFor(h Home, version int64) *Gate { return t.gate(h, version)
 func (t *Table) gate(h Home, version int64) *Gate {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.gateLocked(h, version)
+	if g := t.gates[h]; g != nil {
+		return g
+	}
+	return t.gateLocked(h.DB+"."+catalog.LogicalName(h.Physical), h, version)
 }
 
 // plainGate returns the gate of a namespace without a map, nil when v is not the current view: the home may have
@@ -53,7 +56,7 @@ func (t *Table) plainGate(v *View, h Home) *Gate {
 	if t.view.Load() != v {
 		return nil
 	}
-	return t.gateLocked(h, 0)
+	return t.gateLocked(h.DB+"."+h.Physical, h, 0)
 }
 
 // Close closes the gates of homes of ns as far as c says, for a closing that version ends will end. It reports false,
@@ -66,17 +69,19 @@ func (t *Table) Close(ns string, homes []Home, ends int64, c Closed) (gates []*G
 		return nil, false
 	}
 	for _, h := range homes {
-		g := t.gateLocked(h, v)
+		g := t.gateLocked(ns, h, v)
 		g.Close(c)
 		gates = append(gates, g)
 	}
 	return gates, true
 }
 
-func (t *Table) gateLocked(h Home, version int64) *Gate {
+// gateLocked returns the gate of ns's home h. What was the home of another namespace, before a rename, gets a new one: the old
+// gate retires with its namespace's map, whose versions are not this one's.
+func (t *Table) gateLocked(ns string, h Home, version int64) *Gate {
 	g := t.gates[h]
-	if g == nil {
-		g = newGate(h, version)
+	if g == nil || g.ns != ns {
+		g = newGate(ns, h, version)
 		t.gates[h] = g
 	}
 	return g
@@ -113,7 +118,7 @@ func (t *Table) collectionLocked(ns string, m *catalog.Map) *Collection {
 	c := &Collection{NS: ns, DB: db, Name: name, Map: m, Key: m.Key, Parts: make([]*Part, len(m.Partitions))}
 	for i, p := range m.Partitions {
 		h := Home{Backend: p.Backend, DB: db, Physical: p.Physical}
-		c.Parts[i] = &Part{Home: h, Range: p.Range, Info: p, gate: t.gateLocked(h, m.V), version: m.V}
+		c.Parts[i] = &Part{Home: h, Range: p.Range, Info: p, gate: t.gateLocked(ns, h, m.V), version: m.V}
 	}
 	return c
 }
@@ -132,7 +137,9 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 		before = oc.(*Collection).Parts
 	} else if d := old.Catalog.Databases[c.DB]; d != nil {
 		h := Home{Backend: d.Primary, DB: c.DB, Physical: c.Name}
-		before = []*Part{{Home: h, gate: t.gateLocked(h, 0)}}
+		if g := t.gates[h]; g == nil || g.ns == c.NS {
+			before = []*Part{{Home: h, gate: t.gateLocked(c.NS, h, 0)}}
+		}
 	}
 	for _, p := range before {
 		if !keep[p.Home] {

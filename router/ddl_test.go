@@ -411,6 +411,58 @@ func TestRenameAndCollMod(t *testing.T) {
 	w.fails(bson.D{e("convertToCapped", "people"), e("size", 4096)}, wire.IllegalOperation)
 }
 
+// TestRename renames a sharded collection and one without a map: documents are found under the new name only, writes go on,
+// and the old name is free.
+func TestRename(t *testing.T) {
+	w := newDDLWorld(t)
+	ctx := context.Background()
+	w.fill(w.shard("people", "_id"), 1)
+	db := w.client.Database(w.db)
+	if _, err := db.Collection("plain").InsertOne(ctx, bson.D{e("_id", 1)}); err != nil {
+		t.Fatal(err)
+	}
+	count := func(coll string) int64 {
+		t.Helper()
+		n, err := db.Collection(coll).CountDocuments(ctx, bson.D{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	rename := func(from, to string, more ...bson.E) {
+		t.Helper()
+		if _, err := w.runOn("admin", append(bson.D{e("renameCollection", w.ns(from)), e("to", w.ns(to))}, more...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range []struct {
+		coll string
+		n    int64
+	}{{"people", 4}, {"plain", 1}} {
+		to := x.coll + "2"
+		rename(x.coll, to)
+		if got, left := count(to), count(x.coll); got != x.n || left != 0 {
+			t.Errorf("%s has %d documents and %s still %d, want %d and none", to, got, x.coll, left, x.n)
+		}
+		if _, err := db.Collection(x.coll).InsertOne(ctx, bson.D{e("_id", "new")}); err != nil {
+			t.Error(err)
+		}
+		if got, left := count(to), count(x.coll); got != x.n || left != 1 {
+			t.Errorf("after an insert into the old name %s has %d documents and %s %d", to, got, x.coll, left)
+		}
+		rename(to, x.coll, e("dropTarget", true)) // and back
+		if got, left := count(x.coll), count(to); got != x.n || left != 0 {
+			t.Errorf("back again %s has %d documents and %s %d", x.coll, got, to, left)
+		}
+	}
+	if got := w.collections(bson.D{}); !slices.Equal(got, []string{"people", "plain"}) {
+		t.Errorf("in the end there are %v", got)
+	}
+	if m := w.catalog.Snapshot().Map(w.ns("people")); !m.Sharded() || len(m.Partitions) != 4 {
+		t.Errorf("people is no longer what it was: %+v", m)
+	}
+}
+
 func TestViewsThatReadMappedCollections(t *testing.T) {
 	w := newDDLWorld(t)
 	w.must(bson.D{e("create", "plain")})

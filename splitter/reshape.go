@@ -30,10 +30,5 @@ func (s *Splitter) Move(context.Context, string, shardkey.Range, string) error {
 // Merge is refused.
 func (s *Splitter) Merge(context.Context, string, shardkey.Range) error { return notYet("merge") }
 
-// Rename is refused.
-func (s *Splitter) Rename(context.Context, string, string, bool) error {
-	return notYet("renaming a collection that has a map")
-}
-
 // Operations lists running reshapes.
 func (s *Splitter) Operations() []bson.D { return nil }
