@@ -397,3 +397,29 @@ func TestKeylessRetryElsewhere(t *testing.T) {
 		t.Error("it did not go to the home that has it on record")
 	}
 }
+
+// TestMessageLimit fills a client's message so that what the proxy adds would push it over the limit: it goes as two.
+func TestMessageLimit(t *testing.T) {
+	e, servers := scriptEnv(t)
+	e.shard("c", "k", 1)
+	pad := strings.Repeat("x", 15_999_000)
+	docs := wire.Sequence{Identifier: "documents"}
+	for range 3 {
+		docs.Docs = append(docs.Docs, mustMarshal(d("pad", pad))...)
+	}
+	r, err := e.raw(retryable(d("insert", "c"), 1), docs)
+	if err != nil || r["n"] != int32(3) {
+		t.Fatal(r, err)
+	}
+	var ids []string
+	for _, c := range writesOf(servers[0]) {
+		if len(c.Message) > maxMessageBytes {
+			t.Errorf("a message of %d bytes", len(c.Message))
+		}
+		raw, err := c.Body.LookupErr("stmtIds")
+		ids = append(ids, fmt.Sprint(len(c.Docs("documents")), " ", raw, " ", err != nil))
+	}
+	if len(ids) != 2 || !strings.HasPrefix(ids[0], "2 ") || !strings.HasSuffix(ids[0], "true") || !strings.HasPrefix(ids[1], "1 ") || !strings.Contains(ids[1], `"2"`) {
+		t.Errorf("messages %v", ids)
+	}
+}

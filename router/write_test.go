@@ -356,14 +356,14 @@ func TestRetriesAreAppliedOnce(t *testing.T) {
 func (e *writeEnv) next() int64 { return connIDs.Add(1) * 1000 }
 
 // raw runs a command with fields that drivers do not let through.
-func (e *writeEnv) raw(cmd bson.D) (bson.M, error) {
+func (e *writeEnv) raw(cmd bson.D, sections ...wire.Sequence) (bson.M, error) {
 	e.t.Helper()
 	body, err := bson.Marshal(append(cmd, bson.E{Key: "$db", Value: e.db}))
 	if err != nil {
 		return nil, err
 	}
 	var msg wire.Msg
-	whole := wire.AppendMsg(nil, 1, 0, 0, body)
+	whole := wire.AppendMsg(nil, 1, 0, 0, body, sections...)
 	buf := wire.GetBuffer(0)
 	buf.B = append(buf.B[:0], whole...)
 	h, err := wire.ParseHeader(whole)
