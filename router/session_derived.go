@@ -54,42 +54,46 @@ type derivedSession struct {
 	ID      sessionKey
 }
 
-// maxTrackedSessions bounds the clients' sessions whose derived ones are remembered; those of others end by themselves after thirty minutes.
-const maxTrackedSessions = 100_000
+// maxDerived bounds the derived sessions that are remembered; others end by themselves after thirty minutes.
+const maxDerived = 500_000
 
 // derivedSessions remembers which sessions were derived from a client's, so that endSessions ends them too. Its zero value is ready for use.
 type derivedSessions struct {
-	mu sync.Mutex
-	by map[sessionKey][]derivedSession
+	mu  sync.Mutex
+	by  map[sessionKey]map[derivedSession]struct{}
+	sum int // of all entries
 }
 
-// note remembers that id was used at a backend in the name of client.
+// note remembers that a session was used in the name of client.
 func (d *derivedSessions) note(client sessionKey, s derivedSession) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	list, known := d.by[client]
-	for _, have := range list {
-		if have == s {
-			return
-		}
+	if _, known := d.by[client][s]; known {
+		return
 	}
 	if d.by == nil {
-		d.by = map[sessionKey][]derivedSession{}
+		d.by = map[sessionKey]map[derivedSession]struct{}{}
 	}
-	if !known && len(d.by) >= maxTrackedSessions {
-		for old := range d.by {
-			delete(d.by, old)
+	for old, list := range d.by {
+		if d.sum < maxDerived {
 			break
 		}
+		d.sum -= len(list)
+		delete(d.by, old)
 	}
-	d.by[client] = append(list, s)
+	if d.by[client] == nil {
+		d.by[client] = map[derivedSession]struct{}{}
+	}
+	d.by[client][s] = struct{}{}
+	d.sum++
 }
 
 // take forgets a client's session and returns what was derived from it.
-func (d *derivedSessions) take(client sessionKey) []derivedSession {
+func (d *derivedSessions) take(client sessionKey) map[derivedSession]struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := d.by[client]
+	d.sum -= len(list)
 	delete(d.by, client)
 	return list
 }
@@ -98,7 +102,7 @@ func (d *derivedSessions) take(client sessionKey) []derivedSession {
 // consequence: sessions end by themselves.
 func (r *Router) endDerived(ctx context.Context, client sessionKey) {
 	r.retries.forget(client)
-	for _, s := range r.derived.take(client) {
+	for s := range r.derived.take(client) {
 		b := r.cfg.Backends.Get(s.Backend)
 		if b == nil {
 			continue
