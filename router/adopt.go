@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -74,6 +75,8 @@ func adoptable(ctx context.Context, s *catalog.Snapshot, b *backend.Backend, db 
 	physical, plain := "", ""
 	for _, name := range colls {
 		switch {
+		case strings.HasPrefix(name, "system."):
+			// The server's own; an empty system.views outlives a dropped database.
 		case catalog.IsPhysicalName(name):
 			physical = name
 		case !ownedByMap(s, b.ID(), db, name):

@@ -14,6 +14,9 @@ func (r *Router) ensureDatabase(ctx context.Context, db string) error {
 	if r.cfg.Table.View().Catalog.Databases[db] != nil {
 		return nil
 	}
+	if db == "config" {
+		return wire.Errorf(wire.IllegalOperation, "database 'config' is the proxy's own and cannot be written to")
+	}
 	primary, err := r.cfg.Reshaper.LeastLoaded(ctx)
 	if err != nil {
 		return err

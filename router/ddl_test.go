@@ -89,6 +89,17 @@ func TestNames(t *testing.T) {
 		_, err = w.runOn(db, bson.D{e("dropDatabase", 1)})
 		w.hasCode(db, err, wire.IllegalOperation)
 	}
+	for _, cmd := range []bson.D{
+		{e("create", "x")}, {e("insert", "x"), e("documents", bson.A{bson.D{}})},
+		{e("createIndexes", "x"), e("indexes", bson.A{bson.D{e("key", bson.D{e("a", 1)}), e("name", "a_1")}})},
+	} {
+		if _, err := w.runOn("config", cmd); err == nil {
+			t.Errorf("%v on config was done", cmd)
+		}
+	}
+	if w.catalog.Snapshot().Databases["config"] != nil {
+		t.Error("config was registered as a client's database")
+	}
 	w.fails(bson.D{e("drop", "system.users")}, wire.IllegalOperation)
 	w.fails(bson.D{e("compact", "c")}, wire.CommandNotSupported)
 	w.fails(bson.D{e("reIndex", "c")}, wire.CommandNotFound)
@@ -535,6 +546,16 @@ func TestAdopt(t *testing.T) {
 	}
 	if err := adopt(0); err != nil {
 		t.Errorf("a second time: %v", err)
+	}
+	// What a dropped database leaves of its views is not adopted, nor in the way.
+	if err := w.direct["b3"].Database("old").CreateView(ctx, "v", "things", bson.A{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.direct["b3"].Database("old").Collection("v").Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := adopt(2); err != nil {
+		t.Errorf("an empty system.views: %v", err)
 	}
 	insert("b3", "old", "things")
 	insert("b3", "new", "things")

@@ -36,13 +36,20 @@ func (v *viewCache) forget(db string) {
 	v.mu.Unlock()
 }
 
+// get returns what is known of a database's views, nil when the caller is to read them. When they have become old one
+// caller is told so, and the others go on with what is known meanwhile.
 func (v *viewCache) get(db string) *dbViews {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if d := v.dbs[db]; d != nil && time.Since(d.read) < viewsFor {
-		return d
+	d := v.dbs[db]
+	if d == nil {
+		return nil
 	}
-	return nil
+	if time.Since(d.read) >= viewsFor {
+		v.dbs[db] = &dbViews{read: time.Now(), reads: d.reads}
+		return nil
+	}
+	return d
 }
 
 func (v *viewCache) put(db string, d *dbViews) {
