@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,8 +16,14 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// writeTimeout is how long a client may take to accept a reply before its connection is cut.
-const writeTimeout = 30 * time.Second
+const (
+	// writeTimeout is how long a client may take to accept a reply before its connection is cut; writeRate, in bytes
+	// per second, gives a large reply more.
+	writeTimeout = 30 * time.Second
+	writeRate    = 1 << 20
+	// maxConns bounds the clients' connections; one more is closed at once.
+	maxConns = 100_000
+)
 
 // endReason says why a connection ended; one log line and one counter each.
 type endReason string
@@ -27,6 +34,8 @@ const (
 	endProtocol endReason = "protocol error"
 	endNetwork  endReason = "network error"
 	endNoReply  endReason = "unacknowledged write failed"
+	endGone     endReason = "client vanished during a request"
+	endRefused  endReason = "handshake refused"
 )
 
 // Conn is one client's connection, served by one goroutine in lockstep.
@@ -35,21 +44,28 @@ type Conn struct {
 	r  *Router
 	id int64
 	nc net.Conn
-	// ctx ends when the connection does.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	// base is what the connection's contexts are made of.
+	base context.Context
 
 	// owned by serve
 	reader   *wire.Reader
 	out      *wire.Buffer
-	greeted  bool // client metadata has been sent
-	metadata bson.Raw
 	requests int64
 	nextID   int32
+	hangUp   bool // end the connection after this reply
 
+	// guarded by mu
 	mu   sync.Mutex
 	busy bool // a request is being answered
 	stop bool // close as soon as it is not
+	// ctx ends when the connection does; killing a request ends it too, and serve makes a new one.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// op is the request that a handler is running, for currentOp; number counts them.
+	op     *Request
+	number int64
+	// metadata is the document by which the client described itself, nil before it did.
+	metadata bson.Raw
 }
 
 var connIDs atomic.Int64
@@ -81,11 +97,12 @@ func (r *Router) acceptLoop(ctx context.Context, l net.Listener) error {
 }
 
 func (r *Router) start(ctx context.Context, nc net.Conn) {
-	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, reader: wire.NewReader(nc)}
+	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, reader: wire.NewReader(nc)}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	r.mu.Lock()
-	if r.closing {
+	if r.closing || len(r.conns) >= maxConns {
 		r.mu.Unlock()
+		r.stats.rejected.Add(1)
 		_ = nc.Close()
 		return
 	}
@@ -93,6 +110,7 @@ func (r *Router) start(ctx context.Context, nc net.Conn) {
 	r.wg.Add(1)
 	r.mu.Unlock()
 	r.stats.connections.Add(1)
+	r.stats.created.Add(1)
 	go c.run()
 }
 
@@ -100,7 +118,10 @@ func (c *Conn) run() {
 	defer c.r.wg.Done()
 	began := time.Now()
 	reason, err := c.serve()
+	c.mu.Lock()
 	c.cancel(context.Canceled)
+	metadata := c.metadata
+	c.mu.Unlock()
 	_ = c.nc.Close()
 	c.reader.Release()
 	c.r.mu.Lock()
@@ -110,6 +131,9 @@ func (c *Conn) run() {
 	ev := c.r.log.Info()
 	if reason != endClient && reason != endShutdown {
 		ev = c.r.log.Warn().AnErr("error", err)
+	}
+	if ev.Enabled() && metadata != nil {
+		ev = ev.Str("driver", metadataText(metadata, "driver", "name")).Str("app", metadataText(metadata, "application", "name"))
 	}
 	ev.Int64("conn", c.id).Stringer("client", c.nc.RemoteAddr()).Str("reason", string(reason)).
 		Int64("requests", c.requests).Dur("open", time.Since(began)).Msg("connection ended")
@@ -128,16 +152,32 @@ func (c *Conn) stopWhenIdle() {
 
 // cut ends the connection at once, whatever it is doing.
 func (c *Conn) cut() {
+	c.mu.Lock()
+	c.stop = true
 	c.cancel(wire.Errorf(wire.InterruptedAtShutdown, "the proxy is shutting down"))
+	c.mu.Unlock()
 	_ = c.nc.Close()
 }
 
-// begin and end mark the time in which a request is being answered; begin reports whether to go on.
-func (c *Conn) begin() bool {
+// interruptOp ends op with cause if it is still the request that a handler is running; the connection goes on.
+func (c *Conn) interruptOp(op *Request, cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.op == op {
+		c.cancel(cause)
+	}
+}
+
+// begin and end mark the time in which a request is being answered. begin returns its context; end reports whether the connection
+// is to end with it.
+func (c *Conn) begin() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.busy = true
-	return true
+	if c.ctx.Err() != nil && !c.stop { // the last request was killed
+		c.ctx, c.cancel = context.WithCancelCause(c.base)
+	}
+	return c.ctx
 }
 
 func (c *Conn) end() (stop bool) {
@@ -145,6 +185,20 @@ func (c *Conn) end() (stop bool) {
 	defer c.mu.Unlock()
 	c.busy = false
 	return c.stop
+}
+
+// show lets currentOp see a request, and with nil ends that: nothing of it may change or be released between.
+// A request without a connection is not shown.
+func (c *Conn) show(q *Request) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.op = q
+	if q != nil {
+		c.number++
+	}
 }
 
 func (c *Conn) stopping() bool {
@@ -159,15 +213,22 @@ func (c *Conn) serve() (endReason, error) {
 		if err != nil {
 			return c.readFailed(err)
 		}
-		c.begin()
+		c.r.stats.bytesIn.Add(int64(len(m.Buf.B)))
+		ctx := c.begin()
 		c.requests++
-		err = c.handle(m)
+		err = c.handle(ctx, m)
 		m.Release()
-		if err != nil {
+		switch {
+		case err != nil && errors.Is(context.Cause(ctx), errClientGone):
+			return endGone, err
+		case err != nil && c.stopping():
+			return endShutdown, err
+		case err != nil:
 			return reasonOf(err), err
-		}
-		if c.end() {
+		case c.end():
 			return endShutdown, nil
+		case c.hangUp:
+			return endRefused, nil
 		}
 	}
 }
@@ -198,10 +259,10 @@ func reasonOf(err error) endReason {
 var errNoReply = errors.New("an unacknowledged write met a state change")
 
 // handle answers one message. Its error ends the connection.
-func (c *Conn) handle(m wire.Message) error {
+func (c *Conn) handle(ctx context.Context, m wire.Message) error {
 	switch m.Header.OpCode {
 	case wire.OpMsg:
-		return c.handleMsg(m, wire.NoCompression)
+		return c.handleMsg(ctx, m, wire.NoCompression)
 	case wire.OpCompressed:
 		inner, how, err := wire.Decompress(m)
 		if err != nil {
@@ -210,18 +271,18 @@ func (c *Conn) handle(m wire.Message) error {
 		defer inner.Release()
 		switch inner.Header.OpCode {
 		case wire.OpMsg:
-			return c.handleMsg(inner, how)
+			return c.handleMsg(ctx, inner, how)
 		case wire.OpQuery:
-			return c.handleQuery(inner)
+			return c.handleQuery(ctx, inner)
 		}
 		return wire.Fatalf(wire.ProtocolError, "unknown opcode %d", inner.Header.OpCode)
 	case wire.OpQuery:
-		return c.handleQuery(m)
+		return c.handleQuery(ctx, m)
 	}
 	return wire.Fatalf(wire.ProtocolError, "unknown opcode %d", m.Header.OpCode)
 }
 
-func (c *Conn) handleMsg(m wire.Message, how wire.Compressor) error {
+func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compressor) error {
 	var msg wire.Msg
 	var reply Reply
 	q := &Request{Conn: c, Msg: &msg, Started: time.Now()}
@@ -231,18 +292,31 @@ func (c *Conn) handleMsg(m wire.Message, how wire.Compressor) error {
 		return err
 	}
 	if err == nil {
-		reply, err = c.r.dispatch(c.ctx, q)
+		reply, err = c.r.dispatch(ctx, q)
 	}
-	if msg.Flags&wire.MoreToCome != 0 {
-		if reply.Owner != nil {
-			reply.Owner.Release()
-		}
-		if e := wire.AsError(err); e != nil && e.Code.NotPrimary() {
-			return errNoReply
-		}
+	flags := msg.Flags & wire.ChecksumPresent
+	switch {
+	case msg.Flags&wire.MoreToCome != 0:
+		return c.swallow(reply, err)
+	case q.streams && err == nil:
+		return c.stream(ctx, q, m.Header.RequestID, flags, how, reply)
+	}
+	return c.writeReply(m.Header.RequestID, flags, how, reply, err)
+}
+
+// swallow ends a request that wants no reply, whatever became of it.
+func (c *Conn) swallow(reply Reply, err error) error {
+	if reply.Owner != nil {
+		reply.Owner.Release()
+	}
+	if err == nil {
 		return nil
 	}
-	return c.writeReply(m.Header.RequestID, msg.Flags&wire.ChecksumPresent, how, reply, err)
+	c.r.stats.swallowed.Add(1)
+	if wire.AsError(err).Code.NotPrimary() {
+		return errNoReply
+	}
+	return nil
 }
 
 // writeReply sends a reply or an error, with a checksum and compressed as the request was.
@@ -265,20 +339,24 @@ func (c *Conn) writeReply(responseTo int32, flags wire.Flags, how wire.Compresso
 
 func (c *Conn) write(msg []byte, how wire.Compressor) error {
 	if how != wire.NoCompression {
-		msg = wire.AppendCompressed(nil, msg, how)
+		buf := wire.GetBuffer(len(msg))
+		defer buf.Release()
+		buf.B = wire.AppendCompressed(buf.B[:0], msg, how)
+		msg = buf.B
 	}
-	_ = c.nc.SetWriteDeadline(time.Now().Add(writeTimeout))
+	c.r.stats.bytesOut.Add(int64(len(msg)))
+	_ = c.nc.SetWriteDeadline(time.Now().Add(writeTimeout + time.Duration(len(msg))*time.Second/writeRate))
 	_, err := c.nc.Write(msg)
 	return err
 }
 
 // handleQuery answers the few commands that may still come as OP_QUERY (mongos-behaviour §1.3).
-func (c *Conn) handleQuery(m wire.Message) error {
+func (c *Conn) handleQuery(ctx context.Context, m wire.Message) error {
 	query, err := wire.ParseQuery(m)
 	if err != nil {
 		return err
 	}
-	body, failed := c.r.answerQuery(c.ctx, c, query)
+	body, failed := c.r.answerQuery(ctx, c, query)
 	c.nextID++
 	return c.write(wire.AppendReply(nil, c.nextID, m.Header.RequestID, failed, body), wire.NoCompression)
 }
@@ -297,7 +375,7 @@ func (r *Router) dispatch(ctx context.Context, q *Request) (reply Reply, err err
 func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	q.Command = r.commands[q.Name]
 	if q.Command == nil {
-		return Reply{}, wire.Errorf(wire.CommandNotFound, "no such command: '%s'", q.Name)
+		return Reply{}, wire.Errorf(wire.CommandNotFound, "no such command: '%s'", strings.ToValidUTF8(q.Name, "?"))
 	}
 	if err := checkDB(q.DB); err != nil {
 		return Reply{}, err
@@ -308,12 +386,31 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	if err := q.parseShared(); err != nil {
 		return Reply{}, err
 	}
+	if help, err := r.checkGeneric(q); help || err != nil {
+		return helpReply(q.Command, err)
+	}
 	r.stats.count(q.Command)
 	ctx, cancel := withDeadline(ctx, q)
 	defer cancel()
+	q.Conn.show(q)
+	defer q.Conn.show(nil)
 	reply, err = q.Command.Run(ctx, q)
+	if err != nil {
+		r.stats.failed.Add(1)
+		err = interruption(ctx, err)
+	}
 	r.logSlow(q, err)
 	return reply, err
+}
+
+// interruption names what ended ctx where err only says that something did: a killed request is 11601, one whose client
+// is gone 279.
+func interruption(ctx context.Context, err error) error {
+	var cause *wire.Error
+	if errors.Is(err, ctx.Err()) && errors.As(context.Cause(ctx), &cause) {
+		return cause
+	}
+	return err
 }
 
 // logSlow logs a request that took longer than it should.
@@ -321,7 +418,7 @@ func (r *Router) logSlow(q *Request, err error) {
 	if r.cfg.SlowRequest <= 0 {
 		return
 	}
-	if took := time.Since(q.Started); took >= r.cfg.SlowRequest {
+	if took := time.Since(q.Started); took >= r.cfg.SlowRequest && !q.waits {
 		ev := r.log.Warn().Str("command", q.Name).Str("db", q.DB).Dur("took", took).Int64("conn", q.Conn.id)
 		if q.note != "" {
 			ev = ev.Str("note", q.note)

@@ -46,6 +46,10 @@ type Request struct {
 	Started time.Time
 	// note is set by handlers for the log of slow requests.
 	note string
+	// waits is set by handlers that wait on purpose: such a request is not slow.
+	waits bool
+	// streams is set by hello when its reply is the first of a stream.
+	streams bool
 }
 
 // Collection returns the collection that the command's first element names, or 73 InvalidNamespace.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -44,6 +45,8 @@ type Config struct {
 	Log    zerolog.Logger
 	// SlowRequest is how long a request may take before it is logged; 0 logs none.
 	SlowRequest time.Duration
+	// RecentLog is what getLog shows; nil shows nothing.
+	RecentLog *RecentLog
 }
 
 // Router serves clients. Make one with New.
@@ -63,11 +66,18 @@ type Router struct {
 	// sweepDone is closed when the sweeper of idle cursors, which stopSweep ends, has ended.
 	stopSweep context.CancelFunc
 	sweepDone chan struct{}
-	// drain is closed when the router begins to shut down: hello says so.
-	drain chan struct{}
+	// drain is closed when the router begins to shut down: hello says so, and that it lasts until drainEnds (set before).
+	drain     chan struct{}
+	drainEnds time.Time
 
 	stats   stats
+	params  params
 	cursors cursors
+	// life ends when Shutdown may wait no longer.
+	life    context.Context
+	endLife context.CancelFunc
+	// sessionNews counts the news of sessions that are under way to backends.
+	sessionNews atomic.Int64
 	// special answers aggregates whose first stage is not about documents ($collStats, $currentOp, …).
 	special map[string]aggregateFunc
 
@@ -93,15 +103,20 @@ func New(cfg Config) *Router {
 		conns:     map[*Conn]struct{}{},
 		drain:     make(chan struct{}),
 	}
+	r.life, r.endLife = context.WithCancel(context.Background())
 	r.special = map[string]aggregateFunc{
 		"$collStats": r.aggregateStats, "$indexStats": r.aggregateStats, "$planCacheStats": r.aggregateStats,
+		"$currentOp": r.aggregateCurrentOp,
 	}
 	r.commands = joinTables(r)
 	ctx, stop := context.WithCancel(context.Background())
 	r.stopSweep, r.sweepDone = stop, make(chan struct{})
 	go func() {
 		defer close(r.sweepDone)
+		var gone sync.WaitGroup
+		gone.Go(func() { r.watchClients(ctx) })
 		r.cursors.sweep(ctx)
+		gone.Wait()
 	}()
 	return r
 }
@@ -125,40 +140,64 @@ func (r *Router) Serve(ctx context.Context, l net.Listener) error {
 	return r.acceptLoop(ctx, l)
 }
 
-// Shutdown stops listening, tells monitors through hello, lets requests in flight end until ctx does, and then cuts
-// what is left. It ends the cursors and returns when no goroutine of the router is left. A router that served nobody must be shut down too.
+// lingerLimit is how long Shutdown leaves idle connections open, so that monitors hear of it before requests meet closed ones.
+const lingerLimit = time.Second
+
+// Shutdown stops listening, tells monitors through hello (91), serves the open connections a moment longer, lets requests in flight
+// end until ctx does, and then cuts what is left. It ends the cursors and returns when no goroutine of the router is left. A router that
+// served nobody must be shut down too.
 func (r *Router) Shutdown(ctx context.Context) {
+	ends, limited := ctx.Deadline()
+	if !limited {
+		ends = time.Now().Add(lingerLimit)
+	}
 	r.mu.Lock()
 	if !r.closing {
 		r.closing = true
+		r.drainEnds = ends
 		close(r.drain)
 	}
 	for l := range r.listeners {
 		_ = l.Close()
 	}
-	for c := range r.conns {
-		c.stopWhenIdle()
-	}
 	r.mu.Unlock()
-	r.waitConns(ctx)
+	r.waitConns(ctx, min(lingerLimit, time.Until(ends)/4))
 	r.stopSweep()
 	<-r.sweepDone
 	r.wg.Wait()
+	r.endLife()
 }
 
-// waitConns waits for the connections' goroutines and cuts what is left when ctx ends.
-func (r *Router) waitConns(ctx context.Context) {
+// waitConns waits for the connections' goroutines; it closes what is idle after linger and cuts what is left when ctx ends.
+func (r *Router) waitConns(ctx context.Context, linger time.Duration) {
 	done := make(chan struct{})
 	go func() { r.wg.Wait(); close(done) }()
-	select {
-	case <-done:
-		return
-	case <-ctx.Done():
+	idle := time.NewTimer(linger)
+	defer idle.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-idle.C:
+			r.eachConn((*Conn).stopWhenIdle)
+		case <-ctx.Done():
+			r.endLife()
+			r.eachConn((*Conn).cut)
+			<-done
+			return
+		}
 	}
+}
+
+// eachConn calls f for every open connection.
+func (r *Router) eachConn(f func(*Conn)) {
 	r.mu.Lock()
+	conns := make([]*Conn, 0, len(r.conns))
 	for c := range r.conns {
-		c.cut()
+		conns = append(conns, c)
 	}
 	r.mu.Unlock()
-	<-done
+	for _, c := range conns {
+		f(c)
+	}
 }

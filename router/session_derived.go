@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"crypto/sha256"
+	"maps"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -98,19 +99,22 @@ func (d *derivedSessions) take(client sessionKey) map[derivedSession]struct{} {
 	return list
 }
 
-// endDerived ends, at the backends, the sessions that were derived from a client's session, and forgets what is remembered for its retries. Failures are of no
-// consequence: sessions end by themselves.
-func (r *Router) endDerived(ctx context.Context, client sessionKey) {
-	r.retries.forget(client)
-	for s := range r.derived.take(client) {
-		b := r.cfg.Backends.Get(s.Backend)
-		if b == nil {
-			continue
-		}
-		r.retries.forget(s.ID)
-		id := bson.D{{Key: "id", Value: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: s.ID[:]}}}
-		_, _ = b.Run(ctx, "admin", bson.D{{Key: "endSessions", Value: bson.A{id}}})
+// get returns what was derived from a client's session.
+func (d *derivedSessions) get(client sessionKey) map[derivedSession]struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.by[client])
+}
+
+// clients returns the clients' sessions from which any was derived.
+func (d *derivedSessions) clients() []sessionKey {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ids := make([]sessionKey, 0, len(d.by))
+	for id := range d.by {
+		ids = append(ids, id)
 	}
+	return ids
 }
 
 // standalone reports whether a backend is one, and so takes no txnNumber. It waits for a backend that has not answered yet.

@@ -4,13 +4,18 @@ import "sync/atomic"
 
 // stats are the counters that serverStatus shows. The hot path does one atomic add.
 type stats struct {
-	connections atomic.Int64
-	inserts     atomic.Int64
-	queries     atomic.Int64
-	updates     atomic.Int64
-	deletes     atomic.Int64
-	getmores    atomic.Int64
-	commands    atomic.Int64
+	// connections are open now; created and rejected count since the start.
+	connections, created, rejected atomic.Int64
+	bytesIn, bytesOut              atomic.Int64
+	// failed counts commands that ended in an error, swallowed those of them that nobody was told of.
+	failed, swallowed atomic.Int64
+
+	inserts  atomic.Int64
+	queries  atomic.Int64
+	updates  atomic.Int64
+	deletes  atomic.Int64
+	getmores atomic.Int64
+	commands atomic.Int64
 }
 
 func (s *stats) count(c *Command) {
@@ -28,4 +33,9 @@ func (s *stats) count(c *Command) {
 	default:
 		s.commands.Add(1)
 	}
+}
+
+// requests is the number of commands that were run.
+func (s *stats) requests() int64 {
+	return s.inserts.Load() + s.queries.Load() + s.updates.Load() + s.deletes.Load() + s.getmores.Load() + s.commands.Load()
 }

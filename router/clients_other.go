@@ -1,0 +1,8 @@
+//go:build !unix
+
+package router
+
+import "net"
+
+// hungUp cannot tell on this system: the next write will.
+func hungUp(net.Conn) bool { return false }
