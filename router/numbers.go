@@ -1,8 +1,11 @@
 package router
 
 import (
+	"errors"
 	"math"
+	"strconv"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/wire"
@@ -21,20 +24,26 @@ func wholeNumber(field string, v bsoncore.Value, negative wire.Code) (int64, err
 	case bsoncore.TypeInt32, bsoncore.TypeInt64:
 		n, _ = v.AsInt64OK()
 	case bsoncore.TypeDouble:
-		f := v.Double()
-		if math.IsNaN(f) {
-			f = 0
-		}
-		n = int64(max(math.MinInt64, min(f, math.MaxInt64-1024)))
-	default:
-		f, ok := v.AsFloat64OK()
-		if !ok {
+		n = truncated(v.Double())
+	case bsoncore.TypeDecimal128:
+		h, l := v.Decimal128()
+		f, err := strconv.ParseFloat(bson.NewDecimal128(h, l).String(), 64)
+		if err != nil && !errors.Is(err, strconv.ErrRange) { // out of range is an infinity
 			return 0, typeMismatch(field, v, "number")
 		}
-		n = int64(f)
+		n = truncated(f)
+	default:
+		return 0, typeMismatch(field, v, "number")
 	}
 	if n < 0 {
 		return 0, wire.Errorf(negative, "BSON field '%s' value must be >= 0, actual value '%d'", field, n)
 	}
 	return n, nil
+}
+
+func truncated(f float64) int64 {
+	if math.IsNaN(f) {
+		return 0
+	}
+	return int64(max(math.MinInt64, min(f, math.MaxInt64-1024)))
 }

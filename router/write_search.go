@@ -124,7 +124,7 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 			continue
 		}
 		if !w.search.op.upsert {
-			return nil, nil
+			return nil, w.validate()
 		}
 		if w.search.place == nil {
 			return w.search.placeErr, nil
@@ -140,6 +140,23 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 		}
 	}
 	return nil, wire.Errorf(wire.NoProgressMade, "the document to write was gone each of the %d times it had been found", maxSearches)
+}
+
+// matchesNothing is a filter that a backend answers without a scan.
+var matchesNothing = bson.Raw(bsoncore.NewDocumentBuilder().
+	AppendDocument("_id", bsoncore.NewDocumentBuilder().AppendArray("$in", bsoncore.NewArrayBuilder().Build()).Build()).Build())
+
+// validate has a backend judge an update that no document is there for: one that cannot be parsed fails whether or not anything matches.
+func (w *singleWrite) validate() error {
+	if w.search.op.deletes() || len(w.search.among) == 0 {
+		return nil
+	}
+	a, err := w.send(w.search.among[0], w.rewrite(matchesNothing, false))
+	if err == nil && a.hit {
+		a.accept()
+		w.done = true
+	}
+	return err
 }
 
 // apply sends the write to the chosen document or place.

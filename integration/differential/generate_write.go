@@ -168,8 +168,6 @@ func (g *generator) wrong(c collection) Step {
 	cmd := pick(g,
 		bson.D{{Key: "find", Value: c.name}, {Key: "filter", Value: bson.D{{Key: "v", Value: bson.D{{Key: "$nope", Value: one}}}}}},
 		bson.D{{Key: "find", Value: c.name}, {Key: "filter", Value: bson.D{{Key: "$nope", Value: one}}}},
-		bson.D{{Key: "find", Value: c.name}, {Key: "limit", Value: int32(-1)}},
-		bson.D{{Key: "find", Value: c.name}, {Key: "batchSize", Value: int32(-1)}},
 		bson.D{{Key: "find", Value: c.name}, {Key: "filter", Value: "a string"}},
 		bson.D{{Key: "find", Value: c.name}, {Key: "unheardOf", Value: one}},
 		bson.D{{Key: "find", Value: c.name}, {Key: "projection", Value: bson.D{{Key: "v", Value: one}, {Key: "w", Value: int32(0)}}}},

@@ -28,8 +28,9 @@ type Side struct {
 
 // Difference is the first step whose outcomes differ.
 type Difference struct {
-	Step int
-	A, B Outcome
+	Step         int
+	A, B         Outcome
+	TextA, TextB string // the first reply's errors in words, which are not compared
 }
 
 // String shows the step's two outcomes where they differ.
@@ -50,6 +51,9 @@ func (d *Difference) String(p Program) string {
 				break
 			}
 		}
+	}
+	if d.TextA+d.TextB != "" {
+		fmt.Fprintf(&b, "in words\n  A: %s\n  B: %s\n", d.TextA, d.TextB)
 	}
 	return b.String()
 }
@@ -86,7 +90,7 @@ func Run(ctx context.Context, p Program, a, b Side, db string, setUp func()) (*D
 			return nil, fmt.Errorf("B: step %d: %s: %w", i, extended(s.Cmd), err)
 		}
 		if !slices.Equal(oa, ob) {
-			return &Difference{i, oa, ob}, nil
+			return &Difference{i, oa, ob, ra.text, rb.text}, nil
 		}
 	}
 	return nil, nil
@@ -119,6 +123,7 @@ type runner struct {
 	db   string
 	lsid bson.Binary
 	txn  int64
+	text string // what the present step's first reply says went wrong
 }
 
 func open(ctx context.Context, s Side, db string, seed uint64) (*runner, error) {
@@ -181,6 +186,7 @@ func (r *runner) run(i int, s Step) (Outcome, error) {
 	if err := c.reply(reply); err != nil {
 		return nil, err
 	}
+	r.text = complaint(reply)
 	if s.Twice {
 		if reply, err = r.command(s.Cmd, more...); err != nil {
 			return nil, err
@@ -196,6 +202,17 @@ func (r *runner) run(i int, s Step) (Outcome, error) {
 		return r.drain(&c, s, reply)
 	}
 	return c.finish(), nil
+}
+
+// complaint is what a reply says went wrong.
+func complaint(reply bson.Raw) string {
+	if text, ok := reply.Lookup("errmsg").StringValueOK(); ok {
+		return text
+	}
+	if e, err := reply.LookupErr("writeErrors"); err == nil {
+		return e.String()
+	}
+	return ""
 }
 
 func cursorID(reply bson.Raw) int64 {

@@ -77,11 +77,6 @@ func PlanPipeline(pipeline []bson.Raw) (Plan, error) {
 	return p, nil
 }
 
-func unsupported(name string) error {
-	return wire.Errorf(wire.CommandNotSupported,
-		"the stage %s is not supported over several partitions; put a $match on the shard key first, or use it on an unsharded collection", name)
-}
-
 // then sets what follows the merge, refusing what cannot follow it.
 func (p Plan) then(rest []bson.Raw) (Plan, error) {
 	p.Streams = true
