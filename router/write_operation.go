@@ -140,6 +140,8 @@ func (op *operation) decide(c *partition.Collection) decision {
 	bound, single := target.Single()
 	keeps := op.keeps(c.Key, bound, single)
 	switch {
+	case op.multi && op.effect.Kind == shardkey.Replaces:
+		return decision{err: wire.Errorf(wire.FailedToParse, "multi update is not supported for replacement-style update")}
 	case op.multi && !keeps && len(target.Values) > 0 || op.multi && !keeps && !target.Bound:
 		return decision{err: immutable(c.Key, "a multi-update may not set it, unless the filter binds it to the same value")}
 	case op.upsert:
