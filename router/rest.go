@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -34,6 +35,11 @@ type rest struct {
 }
 
 func newRest(q *Request, f *fanout, plan merge.Plan, home *partition.Part) *rest {
+	stages := make([]bson.Raw, len(plan.Rest))
+	for i, stage := range plan.Rest {
+		stages[i] = bytes.Clone(stage) // the request's bytes are gone when a getMore runs them
+	}
+	plan.Rest = stages
 	s := &rest{inner: f, plan: plan, home: *home, let: keep(q, "let"), coll: keep(q, "collation")}
 	s.home.Physical = "$cmd.aggregate"
 	return s

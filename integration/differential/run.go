@@ -237,6 +237,7 @@ func (r *runner) drain(c *collector, s Step, reply bson.Raw) (Outcome, error) {
 		}
 		if !rawconn.OK(reply) {
 			c.out = append(c.out, fmt.Sprintf("getMore fails: %d", rawconn.Code(reply)))
+			r.text = complaint(reply)
 			break
 		}
 		if err := c.batch(reply); err != nil {
