@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -74,7 +75,7 @@ type target struct {
 // call is a message that was sent and whose reply is still to be read.
 type call struct {
 	r       *Router
-	lease   Lease
+	lease   *member.Lease
 	backend string
 	pending *backend.Call
 }
@@ -97,8 +98,7 @@ func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 	return c, err
 }
 
-// wait reads the reply and looks at the lease again: a reply that came after its end proves nothing. State changes of
-// the backend are cloaked (mongos-behaviour §1.7). An ok:0 reply is returned as a reply, not as an error.
+// wait reads the reply and looks at the lease again: a reply that came after its end proves nothing. An ok:0 reply is returned as a reply, not as an error.
 func (c call) wait() (backend.Reply, error) {
 	reply, err := c.pending.Wait()
 	if c.lease != nil && !c.lease.Valid() {
@@ -110,7 +110,6 @@ func (c call) wait() (backend.Reply, error) {
 	if err != nil {
 		return backend.Reply{}, err
 	}
-	reply.Body = backend.Cloak(reply.Body)
 	return reply, nil
 }
 

@@ -13,21 +13,9 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 )
-
-// Lease is this process's right to use one backend. It is looked at before a send and, the same value
-// again, after the reply.
-type Lease interface {
-	// Valid reports whether the instance under which a request began still holds its lease.
-	Valid() bool
-}
-
-// Member gives the leases of this process's instances.
-type Member interface {
-	// Lease returns the current instance's lease at a backend; an invalid one when there is none.
-	Lease(backendID string) Lease
-}
 
 // Config is what a Router is made of. All fields but Member are needed.
 type Config struct {
@@ -35,7 +23,7 @@ type Config struct {
 	Catalog  *catalog.Store
 	Table    *partition.Table
 	// Member gives leases; nil means that none are looked at (tests of the router alone).
-	Member Member
+	Member *member.Member
 	// CatalogBackend is the id of the backend on which the catalog, and so the database admin, lives.
 	CatalogBackend string
 	// Reshaper runs splits, moves, merges and other changes of maps.

@@ -127,6 +127,7 @@ func (s *Splitter) emptyMap(ctx context.Context, c *partition.Collection, key sh
 // Drop drops a collection: its newest map, the first one if it had none, says so, then its physical collections go. One that was dropped
 // already, or whose database is unknown, is no error.
 func (s *Splitter) Drop(ctx context.Context, ns string) error {
+	s.cancelNS(ns)
 	unlock, err := s.lock(ctx, ns)
 	if err != nil {
 		return err

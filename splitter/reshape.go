@@ -2,33 +2,352 @@ package splitter
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
 
-// reshape is one running split, move or merge.
-type reshape struct{}
-
-func notYet(what string) error {
-	return wire.Errorf(wire.CommandNotSupported, "%s is not supported yet", what)
+// output is a partition that a reshape makes.
+type output struct {
+	partition.Home
+	rg shardkey.Range
 }
 
-// Split is refused.
-func (s *Splitter) Split(context.Context, string, shardkey.Position) error { return notYet("split") }
+// reshape is one running split, move or merge: it replaces inputs by outputs.
+type reshape struct {
+	s       *Splitter
+	kind    string
+	coll    *partition.Collection
+	inputs  []*partition.Part
+	outputs []output
+	rec     catalog.Reshape
+	info    collectionInfo
+	streams []*stream
+	cancel  context.CancelCauseFunc
+	// pending are ids whose documents met an equal entry of a unique index in an output and are to be tried again.
+	pending []bson.RawValue
 
-// SplitMedian is refused.
-func (s *Splitter) SplitMedian(context.Context, string, shardkey.Position) error {
-	return notYet("split")
+	mu    sync.Mutex
+	phase string
+	docs  int64
+	bytes int64
+	total int64
+	pause time.Duration
 }
 
-// Move is refused.
-func (s *Splitter) Move(context.Context, string, shardkey.Range, string) error { return notYet("move") }
+// plan chooses inputs and outputs from the collection as it is now.
+type plan func(c *partition.Collection) (inputs []*partition.Part, outputs []output, err error)
 
-// Merge is refused.
-func (s *Splitter) Merge(context.Context, string, shardkey.Range) error { return notYet("merge") }
+// errCancelled ends a reshape that somebody has cancelled.
+var errCancelled = wire.Errorf(wire.ConflictingOperationInProgress, "the reshape was cancelled")
 
-// Operations lists running reshapes.
-func (s *Splitter) Operations() []bson.D { return nil }
+// retryable says that an attempt failed in a way that another one may not.
+type retryable struct{ error }
+
+func (r retryable) Unwrap() error { return r.error }
+
+// reshape runs one reshape of ns to its end: attempt after attempt with growing pauses while what failed may pass, at most for ten attempts.
+func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) error {
+	unlock, err := s.lock(ctx, ns)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	wait := s.cfg.Backoff
+	for attempt := 1; ; attempt++ {
+		err := s.attempt(ctx, cancel, ns, kind, choose)
+		var again retryable
+		if err == nil || !errors.As(err, &again) || attempt == 10 || ctx.Err() != nil {
+			return err
+		}
+		s.log.Warn().Err(err).Str("ns", ns).Str("kind", kind).Int("attempt", attempt).Dur("wait", wait).Msg("reshape attempt failed; trying again")
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		wait = min(2*wait, time.Minute)
+	}
+}
+
+// attempt is one try with fresh outputs. Before the flip everything it made is taken back when it fails.
+func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, ns, kind string, choose plan) error {
+	c := s.cfg.Table.View().Collection(ns)
+	if c == nil || !c.Sharded() {
+		return wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", ns)
+	}
+	inputs, outputs, err := choose(c)
+	if err != nil {
+		return err
+	}
+	r := &reshape{s: s, kind: kind, coll: c, inputs: inputs, outputs: outputs, cancel: cancel}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.running[r.rec.ID.Hex()] = r
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.running, r.rec.ID.Hex())
+		s.mu.Unlock()
+	}()
+	err = r.run(ctx)
+	for _, st := range r.streams {
+		st.close()
+	}
+	if err != nil {
+		return r.abandon(context.WithoutCancel(ctx), err)
+	}
+	return nil
+}
+
+// begin names the outputs and writes the record; nothing exists before the record does, so that nothing is left that no record tells of.
+func (r *reshape) begin(ctx context.Context) error {
+	number, err := r.s.cfg.Catalog.NextNumber(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range r.outputs {
+		r.outputs[i].DB = r.coll.DB
+		r.outputs[i].Physical = catalog.PhysicalName(r.coll.Name, number, 0, i)
+	}
+	r.rec = catalog.Reshape{ID: bson.NewObjectID(), NS: r.coll.NS, Kind: r.kind, Owner: r.s.cfg.Server, Phase: catalog.Copying, Started: time.Now().UTC()}
+	for _, p := range r.inputs {
+		r.rec.Inputs = append(r.rec.Inputs, catalog.RecordedHome{Backend: p.Backend, Physical: p.Physical})
+	}
+	for _, o := range r.outputs {
+		r.rec.Outputs = append(r.rec.Outputs, catalog.RecordedHome{Backend: o.Backend, Physical: o.Physical})
+	}
+	return r.s.cfg.Catalog.InsertReshape(ctx, &r.rec)
+}
+
+// run is the workflow. An error before the flip leaves the old partitions in force.
+func (r *reshape) run(ctx context.Context) error {
+	r.enter("copy")
+	standalone := r.anyStandalone()
+	if standalone {
+		return r.runPaused(ctx)
+	}
+	if err := r.openStreams(ctx); err != nil {
+		return retryable{err}
+	}
+	if err := r.createOutputs(ctx); err != nil {
+		return err
+	}
+	if err := r.copyAll(ctx); err != nil {
+		return err
+	}
+	r.enter("follow")
+	if err := r.catchUp(ctx); err != nil {
+		return err
+	}
+	r.enter("verify")
+	if err := r.verify(ctx); err != nil {
+		return err
+	}
+	r.enter("close")
+	if err := r.flip(ctx); err != nil {
+		return err
+	}
+	r.enter("retire")
+	return r.retire(ctx)
+}
+
+func (r *reshape) anyStandalone() bool {
+	for _, p := range r.inputs {
+		if b := r.s.cfg.Backends.Get(p.Backend); b != nil && b.Kind() == backend.KindStandalone {
+			return true
+		}
+	}
+	return false
+}
+
+// enter notes the phase for whoever looks.
+func (r *reshape) enter(phase string) {
+	r.mu.Lock()
+	r.phase = phase
+	docs, bytes := r.docs, r.bytes
+	r.mu.Unlock()
+	r.s.log.Info().Str("ns", r.coll.NS).Str("kind", r.kind).Str("reshape", r.rec.ID.Hex()).Str("phase", phase).
+		Int64("documents", docs).Int64("bytes", bytes).Msg("reshape")
+	if r.s.cfg.AtPhase != nil {
+		r.s.cfg.AtPhase(phase)
+	}
+}
+
+// abandon takes back what an attempt made and returns why it failed. If the flip has happened all the same, it rolls forward.
+func (r *reshape) abandon(ctx context.Context, why error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if r.flipped(ctx) {
+		return r.retire(ctx)
+	}
+	homes := make([]partition.Home, len(r.outputs))
+	for i, o := range r.outputs {
+		homes[i] = o.Home
+	}
+	r.s.dropUnnamed(ctx, r.coll.NS, homes)
+	r.removeClosings(ctx)
+	if err := r.s.cfg.Catalog.DeleteReshape(ctx, r.rec.ID); err != nil {
+		r.s.log.Warn().Err(err).Msg("the record of an abandoned reshape is left for the next start")
+	}
+	r.s.cfg.Catalog.AppendChange(ctx, r.s.cfg.Server, changeName(r.kind)+".error", r.coll.NS, bson.D{{Key: "reshape", Value: r.rec.ID}, {Key: "errmsg", Value: why.Error()}, {Key: "note", Value: "aborted"}})
+	return why
+}
+
+// flipped reports whether the newest map names the outputs.
+func (r *reshape) flipped(ctx context.Context) bool {
+	m, err := r.s.cfg.Catalog.NewestMap(ctx, r.coll.NS)
+	return err == nil && m != nil && len(r.outputs) > 0 && names(m, r.outputs[0].Home)
+}
+
+// changeName is the what of config.changelog for a kind.
+func changeName(kind string) string {
+	if kind == "move" {
+		return "moveChunk"
+	}
+	return kind
+}
+
+// Split divides the partition that holds at into [lo, at) and [at, hi); the new one goes to the backend with the least data.
+func (s *Splitter) Split(ctx context.Context, ns string, at shardkey.Position) error {
+	return s.splitTo(ctx, ns, at, "")
+}
+
+func (s *Splitter) splitTo(ctx context.Context, ns string, at shardkey.Position, to string) error {
+	if to == "" {
+		var err error
+		if to, err = s.LeastLoaded(ctx); err != nil {
+			return err
+		}
+	}
+	return s.reshape(ctx, ns, "split", func(c *partition.Collection) ([]*partition.Part, []output, error) {
+		p := c.At(at)
+		if !p.Range.CanSplitAt(at) {
+			return nil, nil, wire.Errorf(wire.CannotSplit, "cannot split %s at %d: it is a bound of a partition already", ns, at.Int64())
+		}
+		lo, hi := p.Range.SplitAt(at)
+		return []*partition.Part{p}, []output{
+			{Home: partition.Home{Backend: p.Backend}, rg: lo}, {Home: partition.Home{Backend: to}, rg: hi}}, nil
+	})
+}
+
+// SplitMedian divides the partition that holds at into two with about half of its documents each; 87 CannotSplit when all have one shard key value.
+func (s *Splitter) SplitMedian(ctx context.Context, ns string, at shardkey.Position) error {
+	c := s.cfg.Table.View().Collection(ns)
+	if c == nil || !c.Sharded() {
+		return wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", ns)
+	}
+	median, err := s.median(ctx, c, c.At(at))
+	if err != nil {
+		return err
+	}
+	return s.Split(ctx, ns, median)
+}
+
+// Move brings the partition with exactly the range rg to another backend; when it is there already nothing happens.
+func (s *Splitter) Move(ctx context.Context, ns string, rg shardkey.Range, to string) error {
+	if s.cfg.Backends.Get(to) == nil {
+		return wire.Errorf(wire.ShardNotFound, "shard '%s' does not exist", to)
+	}
+	errThere := errors.New("there already")
+	err := s.reshape(ctx, ns, "move", func(c *partition.Collection) ([]*partition.Part, []output, error) {
+		for _, p := range c.Parts {
+			if p.Range == rg {
+				if p.Backend == to {
+					return nil, nil, errThere
+				}
+				return []*partition.Part{p}, []output{{Home: partition.Home{Backend: to}, rg: rg}}, nil
+			}
+		}
+		return nil, nil, wire.Errorf(656452, "no partition of %s has exactly the bounds %s", ns, rg)
+	})
+	if errors.Is(err, errThere) {
+		return nil
+	}
+	return err
+}
+
+// Merge makes one partition of the adjacent ones that cover exactly rg; it stays on the backend of the first.
+func (s *Splitter) Merge(ctx context.Context, ns string, rg shardkey.Range) error {
+	return s.reshape(ctx, ns, "merge", func(c *partition.Collection) ([]*partition.Part, []output, error) {
+		var in []*partition.Part
+		for _, p := range c.Parts {
+			if rg.ContainsRange(p.Range) {
+				in = append(in, p)
+			}
+		}
+		if len(in) == 0 || in[0].Range.Lo != rg.Lo || in[len(in)-1].Range.Hi != rg.Hi {
+			return nil, nil, wire.Errorf(wire.BadValue, "the bounds %s are not bounds of partitions of %s", rg, ns)
+		}
+		if len(in) == 1 {
+			return nil, nil, wire.Errorf(wire.BadValue, "the bounds %s are one partition of %s: nothing to merge", rg, ns)
+		}
+		return in, []output{{Home: partition.Home{Backend: in[0].Backend}, rg: rg}}, nil
+	})
+}
+
+// Operations lists running reshapes as documents for currentOp.
+func (s *Splitter) Operations() []bson.D {
+	s.mu.Lock()
+	all := make([]*reshape, 0, len(s.running))
+	for _, r := range s.running {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *reshape) int { return a.rec.Started.Compare(b.rec.Started) })
+	var out []bson.D
+	for _, r := range all {
+		out = append(out, r.describe())
+	}
+	return out
+}
+
+func (r *reshape) describe() bson.D {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := bson.D{{Key: "type", Value: "op"}, {Key: "op", Value: "command"}, {Key: "desc", Value: "reshape"}, {Key: "opid", Value: r.rec.ID.Hex()}, {Key: "ns", Value: r.coll.NS},
+		{Key: "kind", Value: r.kind}, {Key: "phase", Value: r.phase}, {Key: "active", Value: true},
+		{Key: "secs_running", Value: int64(time.Since(r.rec.Started).Seconds())}, {Key: "microsecs_running", Value: time.Since(r.rec.Started).Microseconds()},
+		{Key: "documentsCopied", Value: r.docs}, {Key: "bytesCopied", Value: r.bytes}, {Key: "documentsToCopy", Value: r.total}}
+	if r.docs > 0 && r.total > r.docs && r.phase == "copy" {
+		left := time.Duration(float64(time.Since(r.rec.Started)) * float64(r.total-r.docs) / float64(r.docs))
+		d = append(d, bson.E{Key: "remainingOperationTimeEstimatedSecs", Value: int64(left.Seconds())})
+	}
+	return d
+}
+
+// Cancel ends the reshape with that id, if it has not flipped; it reports whether there is one.
+func (s *Splitter) Cancel(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.running[id]
+	if r == nil {
+		return false
+	}
+	r.cancel(errCancelled)
+	return true
+}
+
+// cancelNS ends the reshapes of a namespace that is about to be dropped.
+func (s *Splitter) cancelNS(ns string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.running {
+		if r.coll.NS == ns {
+			r.cancel(errCancelled)
+		}
+	}
+}

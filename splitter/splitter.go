@@ -26,6 +26,10 @@ type Config struct {
 	MonitorEvery time.Duration
 	// PauseBudget is how long gates may stay closed before the attempt is given up; 0 means 1 s.
 	PauseBudget time.Duration
+	// Backoff is the pause after a failed attempt, doubled up to a minute; 0 means 1 s.
+	Backoff time.Duration
+	// AtPhase, if not nil, is called as a reshape enters each phase; tests stop it there.
+	AtPhase func(phase string)
 	// StandalonePause is how long a standalone's writes may be held for a copy; 0 means 10 s.
 	StandalonePause time.Duration
 	// DrainLimit is how long a retired home waits for its last cursor; 0 means 1 h.
@@ -42,6 +46,7 @@ func (c *Config) setDefaults() {
 	}
 	def(&c.MonitorEvery, 10*time.Second)
 	def(&c.PauseBudget, time.Second)
+	def(&c.Backoff, time.Second)
 	def(&c.StandalonePause, 10*time.Second)
 	def(&c.DrainLimit, time.Hour)
 	def(&c.RetryWindow, 30*time.Minute)
@@ -61,13 +66,17 @@ type Splitter struct {
 	running map[string]*reshape
 	// stuck are partitions that cannot be split, so that they are reported once.
 	stuck map[partition.Home]bool
-	wg    sync.WaitGroup
+	// ctx ends with Close; wg counts what drains retired homes.
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
 }
 
-// New makes a Splitter that does nothing yet.
+// New makes a Splitter. It must be closed.
 func New(cfg Config) *Splitter {
 	cfg.setDefaults()
-	return &Splitter{cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, running: map[string]*reshape{}, stuck: map[partition.Home]bool{}}
+	ctx, stop := context.WithCancel(context.Background())
+	return &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, running: map[string]*reshape{}, stuck: map[partition.Home]bool{}}
 }
 
 // nsLock serialises changes of one namespace's map in this process.
@@ -100,4 +109,15 @@ func (s *Splitter) lock(ctx context.Context, ns string) (unlock func(), err erro
 		put()
 		return nil, context.Cause(ctx)
 	}
+}
+
+// Close ends what runs in the background and waits for it. Retired homes that are not drained yet are left to the next start.
+func (s *Splitter) Close() {
+	s.mu.Lock()
+	for _, r := range s.running {
+		r.cancel(errCancelled)
+	}
+	s.mu.Unlock()
+	s.stop()
+	s.wg.Wait()
 }

@@ -1,0 +1,219 @@
+package splitter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// Batches of the copy: large enough to be cheap, small enough that the foreground is not held up.
+const (
+	copyDocs  = 1000
+	copyBytes = 2 << 20
+	// copyRest is the part of a batch's time that the copy rests after it.
+	copyRest = 4
+)
+
+// collection is a home through the driver, read and written with majority.
+func (s *Splitter) collection(h partition.Home) (*mongo.Collection, error) {
+	b := s.cfg.Backends.Get(h.Backend)
+	if b == nil {
+		return nil, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", h.Backend)
+	}
+	return b.Client().Database(h.DB).Collection(h.Physical, options.Collection().
+		SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority())), nil
+}
+
+// createOutputs makes the outputs with the inputs' options and indexes. An index that expires documents is made without its time, which
+// it gets after the flip: documents must not vanish from an output while the input still has them.
+func (r *reshape) createOutputs(ctx context.Context) error {
+	info, err := r.s.inspectHome(ctx, r.inputs[0].Home)
+	if err != nil {
+		return retryable{err}
+	}
+	r.info = info
+	like := info
+	like.indexes = withoutExpiry(info.indexes)
+	for _, o := range r.outputs {
+		if err := r.s.create(ctx, o.Home, like, r.coll.Key); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.inputs {
+		n, err := r.s.estimate(ctx, p.Home)
+		if err != nil {
+			return retryable{err}
+		}
+		r.total += n
+	}
+	return nil
+}
+
+func withoutExpiry(indexes []bson.D) []bson.D {
+	var out []bson.D
+	for _, ix := range indexes {
+		var d bson.D
+		for _, e := range ix {
+			if e.Key != "expireAfterSeconds" {
+				d = append(d, e)
+			}
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+func (s *Splitter) estimate(ctx context.Context, h partition.Home) (int64, error) {
+	c, err := s.collection(h)
+	if err != nil {
+		return 0, err
+	}
+	return c.EstimatedDocumentCount(ctx)
+}
+
+// place returns which output a document belongs to.
+func (r *reshape) place(doc bson.Raw) (int, error) {
+	pos, err := r.coll.Key.Position(doc)
+	if err != nil {
+		return 0, err
+	}
+	for i, o := range r.outputs {
+		if o.rg.Contains(pos) {
+			return i, nil
+		}
+	}
+	return 0, wire.Errorf(wire.InternalError, "a document of %s lies at %d, outside of its partition", r.coll.NS, pos.Int64())
+}
+
+// copyAll scans the inputs and inserts every document into its output.
+func (r *reshape) copyAll(ctx context.Context) error {
+	for _, p := range r.inputs {
+		if err := r.copyOne(ctx, p.Home); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reshape) copyOne(ctx context.Context, h partition.Home) error {
+	in, err := r.s.collection(h)
+	if err != nil {
+		return err
+	}
+	cur, err := in.Find(ctx, bson.D{}, options.Find().SetBatchSize(copyDocs).SetNoCursorTimeout(true))
+	if err != nil {
+		return retryable{err}
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	batch := newBatch(r)
+	for cur.Next(ctx) {
+		if err := batch.add(ctx, cur.Current); err != nil {
+			return err
+		}
+	}
+	if err := cur.Err(); err != nil {
+		return retryable{err}
+	}
+	return batch.flush(ctx)
+}
+
+// batch collects documents for the outputs.
+type batch struct {
+	r     *reshape
+	docs  [][]any
+	n     int
+	bytes int64
+	began time.Time
+}
+
+func newBatch(r *reshape) *batch {
+	return &batch{r: r, docs: make([][]any, len(r.outputs)), began: time.Now()}
+}
+
+func (b *batch) add(ctx context.Context, doc bson.Raw) error {
+	i, err := b.r.place(doc)
+	if err != nil {
+		return err
+	}
+	b.docs[i] = append(b.docs[i], append(bson.Raw(nil), doc...))
+	b.n++
+	b.bytes += int64(len(doc))
+	if b.n < copyDocs && b.bytes < copyBytes {
+		return nil
+	}
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(time.Since(b.began) / copyRest):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	b.began = time.Now()
+	return nil
+}
+
+func (b *batch) flush(ctx context.Context) error {
+	for i, docs := range b.docs {
+		if len(docs) == 0 {
+			continue
+		}
+		var dup duplicateError
+		if err := b.r.insert(ctx, i, docs); err != nil && !errors.As(err, &dup) {
+			return err
+		}
+		b.docs[i] = nil
+	}
+	b.r.mu.Lock()
+	b.r.docs += int64(b.n)
+	b.r.bytes += b.bytes
+	b.r.mu.Unlock()
+	b.n, b.bytes = 0, 0
+	return nil
+}
+
+// insert writes documents to an output, byte for byte. One _id in two inputs ends the reshape and is named; other equal entries of unique indexes
+// are a duplicateError: they are the trace of a change that the stream still has to bring.
+func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
+	c, err := r.s.collection(r.outputs[out].Home)
+	if err != nil {
+		return err
+	}
+	_, err = c.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false).SetBypassDocumentValidation(true))
+	switch {
+	case err == nil:
+		return nil
+	case !mongo.IsDuplicateKeyError(err):
+		return retryable{err}
+	}
+	var we mongo.BulkWriteException
+	if errors.As(err, &we) {
+		for _, e := range we.WriteErrors {
+			if e.Code != int(wire.DuplicateKey) {
+				return retryable{err}
+			}
+			if _, noID := e.Raw.LookupErr("keyPattern", "_id"); noID == nil && len(r.inputs) > 1 {
+				doc, _ := docs[e.Index].(bson.Raw)
+				return r.twice(doc.Lookup("_id"))
+			}
+		}
+	}
+	return duplicateError{err}
+}
+
+// twice says that two partitions hold one _id, which MongoDB keeps unique per collection only: they cannot become one.
+func (r *reshape) twice(id bson.RawValue) error {
+	return wire.Errorf(wire.DuplicateKey, "the partitions of %s cannot be merged: two of their documents have the _id %s", r.coll.NS, id)
+}
+
+// duplicateError is a write to an output that met an equal entry of a unique index.
+type duplicateError struct{ error }

@@ -1,0 +1,199 @@
+package splitter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/member"
+	"github.com/shardway/shardway/partition"
+)
+
+const (
+	// followBatch is how many changed documents are brought over at once.
+	followBatch = 500
+	// settled is how few changes a round may bring for the gates to be closed: what is left then is done within the pause.
+	settled = 50
+)
+
+// catchUp applies what the streams have shown until they bring little.
+func (r *reshape) catchUp(ctx context.Context) error {
+	for {
+		n, err := r.round(ctx)
+		if err != nil {
+			return err
+		}
+		if n <= settled {
+			return nil
+		}
+	}
+}
+
+// round applies what each stream has ready and reports how many documents that were.
+func (r *reshape) round(ctx context.Context) (int, error) {
+	total := 0
+	for _, st := range r.streams {
+		var c changes
+		for c.n < 10*followBatch {
+			got, _, err := st.read(ctx, &c, bson.NilObjectID, false)
+			if err != nil {
+				return total, err
+			}
+			if !got {
+				break
+			}
+		}
+		if err := r.apply(ctx, &c); err != nil {
+			return total, err
+		}
+		total += c.n
+	}
+	return total, nil
+}
+
+// apply brings changed documents over. Each is read again from its input, so that order and repetition of events do not matter; it is deleted from
+// every output and, if it is still there, inserted into its own. Nobody reads outputs yet.
+func (r *reshape) apply(ctx context.Context, c *changes) error {
+	var ids []bson.RawValue
+	flush := func() error {
+		if len(ids) == 0 {
+			return nil
+		}
+		err := r.applyIDs(ctx, ids)
+		ids = nil
+		return err
+	}
+	for _, m := range c.ids {
+		for _, id := range m {
+			ids = append(ids, id)
+			if len(ids) == followBatch {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return flush()
+}
+
+func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
+	// What met an equal entry before is tried again together with what has changed since.
+	ids = append(ids, r.pending...)
+	r.pending = nil
+	docs := make([][]any, len(r.outputs))
+	seen := map[string]bool{}
+	for _, p := range r.inputs {
+		found, err := r.readAgain(ctx, p.Home, ids)
+		if err != nil {
+			return retryable{err}
+		}
+		for _, doc := range found {
+			id := doc.Lookup("_id")
+			k := string(append([]byte{byte(id.Type)}, id.Value...))
+			if seen[k] {
+				return r.twice(id)
+			}
+			seen[k] = true
+			i, err := r.place(doc)
+			if err != nil {
+				return err
+			}
+			docs[i] = append(docs[i], doc)
+		}
+	}
+	in := bson.A{}
+	for _, id := range ids {
+		in = append(in, id)
+	}
+	for i := range r.outputs {
+		c, err := r.s.collection(r.outputs[i].Home)
+		if err != nil {
+			return err
+		}
+		// One by one for the driver to retry safely: a multi-delete of ids is idempotent all the same.
+		if _, err := c.DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}); err != nil {
+			return retryable{err}
+		}
+	}
+	for i, d := range docs {
+		if len(d) == 0 {
+			continue
+		}
+		var dup duplicateError
+		if err := r.insert(ctx, i, d); errors.As(err, &dup) {
+			for _, doc := range d {
+				r.pending = append(r.pending, doc.(bson.Raw).Lookup("_id"))
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readAgain reads documents by their ids, as majority has them.
+func (r *reshape) readAgain(ctx context.Context, h partition.Home, ids []bson.RawValue) ([]bson.Raw, error) {
+	c, err := r.s.collection(h)
+	if err != nil {
+		return nil, err
+	}
+	in := bson.A{}
+	for _, id := range ids {
+		in = append(in, id)
+	}
+	cur, err := c.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}, options.Find().SetBatchSize(followBatch*2))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	var out []bson.Raw
+	for cur.Next(ctx) {
+		out = append(out, append(bson.Raw(nil), cur.Current...))
+	}
+	return out, cur.Err()
+}
+
+// mark inserts a marker on each input's backend and applies the streams up to it; then again, until a marker has nothing before it. The gates must be
+// closed. Only the last marker counts; its time on each backend is returned.
+func (r *reshape) mark(ctx context.Context) (map[string]bson.Timestamp, error) {
+	for {
+		times := map[string]bson.Timestamp{}
+		changed := 0
+		for _, st := range r.streams {
+			id := bson.NewObjectID()
+			b := r.s.cfg.Backends.Get(st.backend)
+			if _, err := member.DB(b).Collection(member.Markers).InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "reshape", Value: r.rec.ID}, {Key: "epoch", Value: r.rec.Epoch}}); err != nil {
+				return nil, retryable{err}
+			}
+			var c changes
+			for at := false; !at; {
+				var err error
+				if _, at, err = st.read(ctx, &c, id, true); err != nil {
+					return nil, err
+				}
+			}
+			times[st.backend] = c.last
+			if err := r.apply(ctx, &c); err != nil {
+				return nil, err
+			}
+			changed += c.n
+		}
+		if changed == 0 && len(r.pending) == 0 {
+			return times, nil
+		}
+		if changed == 0 {
+			if err := r.applyIDs(ctx, nil); err != nil {
+				return nil, err
+			}
+			if len(r.pending) > 0 {
+				return nil, retryable{errors.New("documents meet equal entries of a unique index in an output although nothing changes any more")}
+			}
+		}
+	}
+}
+
+// sinceStart is how long the reshape has been running.
+func (r *reshape) sinceStart() time.Duration { return time.Since(r.rec.Started) }

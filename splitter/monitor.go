@@ -1,0 +1,144 @@
+package splitter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// sweepEvery is how often collections that nothing names are looked for.
+const sweepEvery = time.Hour
+
+// Run looks at sizes until ctx ends: it splits partitions that are over their limit, one at a time, and moves everything off backends that
+// are being drained. It does nothing while the balancer is stopped.
+func (s *Splitter) Run(ctx context.Context) {
+	if s.cfg.MonitorEvery < 0 {
+		<-ctx.Done()
+		return
+	}
+	t := time.NewTicker(s.cfg.MonitorEvery)
+	defer t.Stop()
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			s.Sweep(ctx)
+		case <-t.C:
+			if !s.cfg.Catalog.Snapshot().BalancerStopped {
+				s.drainBackends(ctx)
+				s.splitFull(ctx)
+			}
+		}
+	}
+}
+
+// splitFull splits what is over its limit until nothing is, or nothing can be.
+func (s *Splitter) splitFull(ctx context.Context) {
+	for again := true; again && ctx.Err() == nil; {
+		again = false
+		s.cfg.Table.View().Mapped(func(c *partition.Collection) bool {
+			if !c.Sharded() || s.cfg.Catalog.Snapshot().Collections[c.NS].NoBalance {
+				return true
+			}
+			for _, p := range c.Parts {
+				if ctx.Err() != nil || s.cfg.Catalog.Snapshot().BalancerStopped {
+					return false
+				}
+				if s.splitIfFull(ctx, c, p) {
+					again = true
+					break // the collection's other parts are looked at with its new map
+				}
+			}
+			return true
+		})
+	}
+}
+
+// splitIfFull splits one partition if it is over its limit, and reports whether it was split.
+func (s *Splitter) splitIfFull(ctx context.Context, c *partition.Collection, p *partition.Part) bool {
+	size, err := s.size(ctx, p.Home)
+	limit := s.MaxPartitionBytes(c.NS)
+	if err != nil || size <= limit || s.isStuck(p.Home) {
+		return false
+	}
+	at, err := s.median(ctx, c, p)
+	if err == nil {
+		err = s.Split(ctx, c.NS, at)
+	}
+	var we *wire.Error
+	switch {
+	case err == nil:
+		return true
+	case ctx.Err() != nil:
+	case errors.As(err, &we) && we.Code == wire.CannotSplit:
+		s.mu.Lock()
+		s.stuck[p.Home] = true
+		s.mu.Unlock()
+		s.log.Warn().Str("ns", c.NS).Str("backend", p.Backend).Int64("bytes", size).Int64("limit", limit).Msg("a partition is over its limit and cannot be split: all its documents have one shard key value")
+		s.cfg.Catalog.AppendChange(ctx, s.cfg.Server, "split.error", c.NS, bson.D{{Key: "errmsg", Value: we.Message}, {Key: "bytes", Value: size}, {Key: "note", Value: "aborted"}})
+	default:
+		s.log.Warn().Err(err).Str("ns", c.NS).Msg("a full partition was not split; it is tried again")
+	}
+	return false
+}
+
+func (s *Splitter) isStuck(h partition.Home) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stuck[h]
+}
+
+// size is collStats.size of a physical collection, in bytes.
+func (s *Splitter) size(ctx context.Context, h partition.Home) (int64, error) {
+	body, err := s.run(ctx, h, bson.D{{Key: "collStats", Value: h.Physical}})
+	if err != nil {
+		return 0, err
+	}
+	var st struct {
+		Size int64 `bson:"size"`
+	}
+	err = bson.Unmarshal(body, &st)
+	return st.Size, err
+}
+
+// drainBackends moves partitions off backends that removeShard has named, one at a time, and notes when one is empty.
+func (s *Splitter) drainBackends(ctx context.Context) {
+	for id, b := range s.cfg.Catalog.Snapshot().Backends {
+		if !b.Draining {
+			continue
+		}
+		left := false
+		s.cfg.Table.View().Mapped(func(c *partition.Collection) bool {
+			for _, p := range c.Parts {
+				if p.Backend != id || ctx.Err() != nil {
+					continue
+				}
+				left = true
+				if !c.Sharded() {
+					continue // movePrimary's affair
+				}
+				to, err := s.LeastLoaded(ctx)
+				if err == nil {
+					err = s.Move(ctx, c.NS, p.Range, to)
+				}
+				if err != nil && ctx.Err() == nil {
+					s.log.Warn().Err(err).Str("ns", c.NS).Str("backend", id).Msg("a partition could not be moved off a draining backend yet")
+				}
+			}
+			return true
+		})
+		if !left && b.DrainedAt.IsZero() {
+			if err := s.cfg.Catalog.SetDraining(ctx, id, true, time.Now().UTC()); err != nil {
+				s.log.Warn().Err(err).Str("backend", id).Msg("not noted that the backend is empty")
+			}
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package splitter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/wire"
+)
+
+// runPaused is the reshape of inputs on standalones, which have no change stream: writes are held before the copy, so that nothing
+// changes meanwhile, then everything, then the map is inserted. It is a pause as long as the copy, and refused beyond StandalonePause.
+func (r *reshape) runPaused(ctx context.Context) error {
+	for _, p := range r.inputs {
+		if b := r.s.cfg.Backends.Get(p.Backend); b != nil && b.Kind() != backend.KindStandalone {
+			return wire.Errorf(wire.CommandNotSupported, "partitions on a replica set and on a standalone cannot be merged; move one of them first")
+		}
+	}
+	if err := r.createOutputs(ctx); err != nil {
+		return err
+	}
+	m := r.newMap()
+	if err := r.s.cfg.Catalog.SwapReshape(ctx, &r.rec, func(n *catalog.Reshape) { n.Phase, n.EndV = catalog.Closing, m.V }); err != nil {
+		return err
+	}
+	r.enter("close")
+	began := time.Now()
+	budget, cancel := context.WithTimeoutCause(ctx, r.s.cfg.StandalonePause, wire.Errorf(wire.ExceededTimeLimit,
+		"the copy would hold the writes of %s for longer than %s; make the backend a replica set of one, or raise the limit", r.coll.NS, r.s.cfg.StandalonePause))
+	defer cancel()
+	err := r.copyClosed(budget, m)
+	if err == nil {
+		err = r.s.cfg.Catalog.InsertMap(context.WithoutCancel(ctx), m)
+	}
+	r.mu.Lock()
+	r.pause = time.Since(began)
+	r.mu.Unlock()
+	if err != nil {
+		if cause := context.Cause(budget); cause != nil && ctx.Err() == nil {
+			err = cause
+		}
+		if berr := r.s.burn(context.WithoutCancel(ctx), r.coll, m.V); berr != nil {
+			return errors.Join(err, berr)
+		}
+		if !r.flipped(context.WithoutCancel(ctx)) {
+			return err
+		}
+	}
+	r.s.log.Info().Str("ns", r.coll.NS).Str("kind", r.kind).Dur("pause", r.pause).Int64("v", m.V).Msg("flip")
+	r.enter("retire")
+	return r.retire(ctx)
+}
+
+// copyClosed copies and verifies while writes are held, and then holds reads too.
+func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
+	if err := r.close(ctx, m.V, true); err != nil {
+		return err
+	}
+	if err := r.copyAll(ctx); err != nil {
+		return err
+	}
+	differ, err := r.compare(ctx)
+	if err != nil {
+		return err
+	}
+	if len(differ) > 0 {
+		return errors.New("inputs and outputs differ, first at _id " + differ[0].String())
+	}
+	if err := r.sameIndexes(ctx); err != nil {
+		return err
+	}
+	if err := r.close(ctx, m.V, false); err != nil {
+		return err
+	}
+	return r.stamp(ctx, m, nil)
+}
