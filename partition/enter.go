@@ -1,6 +1,9 @@
 package partition
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Enter passes the gates of all parts, or of none: while one of them is closed it holds nothing and waits.
 // It returns ErrReplan when the map has changed since the parts' collection was looked up, and ctx's cause
@@ -12,6 +15,9 @@ func Enter(ctx context.Context, parts []*Part, mode Mode) error {
 			return err
 		}
 		if wait == nil {
+			if mode == Write {
+				brake(ctx, parts)
+			}
 			return nil
 		}
 		select {
@@ -37,5 +43,22 @@ func tryAll(parts []*Part, mode Mode) (<-chan struct{}, error) {
 func Leave(parts []*Part, mode Mode) {
 	for _, p := range parts {
 		p.gate.leave(mode)
+	}
+}
+
+// brake waits as long as the longest brake of the parts' gates says; ctx's end cuts it short.
+func brake(ctx context.Context, parts []*Part) {
+	var d time.Duration
+	for _, p := range parts {
+		d = max(d, p.gate.braked())
+	}
+	if d == 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 // Mode says what a request does behind a gate.
@@ -56,6 +57,8 @@ type Gate struct {
 	reads, writes int
 	// drains counts what outlives a request: cursors and, later, transactions. They pass a closed gate.
 	drains int
+	// brake is how long a write is held up after it has entered.
+	brake time.Duration
 	// changed is closed and replaced whenever anybody who waits should look again.
 	changed chan struct{}
 }
@@ -105,6 +108,20 @@ func (g *Gate) leave(mode Mode) {
 func (g *Gate) wakeLocked() {
 	close(g.changed)
 	g.changed = make(chan struct{})
+}
+
+// SetBrake holds every write that enters up for d, 0 for not at all: a reshape that follows slower than the home is written to gains on it so.
+func (g *Gate) SetBrake(d time.Duration) {
+	g.mu.Lock()
+	g.brake = d
+	g.mu.Unlock()
+}
+
+// braked returns the brake.
+func (g *Gate) braked() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.brake
 }
 
 // Hold counts something that outlives its request, a cursor for instance, for the drain of the home.

@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router"
 	"github.com/shardway/shardway/splitter"
@@ -51,12 +53,21 @@ func startProxy(t *testing.T, n int) *proxy {
 	}
 	table := partition.NewTable()
 	store.OnChange(table.Apply)
-	split := splitter.New(splitter.Config{Server: "test", Backends: set, Catalog: store, Table: table, Log: zerolog.Nop(), MonitorEvery: -1})
 	log := zerolog.Nop()
 	if testing.Verbose() {
-		log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+		log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)
 	}
-	r := router.New(router.Config{Backends: set, Catalog: store, Table: table, CatalogBackend: "b1", Reshaper: split, Log: log})
+	mem := member.New(member.Config{Proxy: "test", Backends: set, Table: table, Log: log})
+	keep, stopKeep := context.WithCancel(context.Background())
+	var kept sync.WaitGroup
+	for _, b := range set.All() {
+		kept.Go(func() { mem.Keep(keep, b) })
+		if err := mem.WaitJoined(t.Context(), b.ID()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	split := splitter.New(splitter.Config{Server: "test", Backends: set, Catalog: store, Table: table, Log: log, MonitorEvery: -1})
+	r := router.New(router.Config{Backends: set, Catalog: store, Table: table, Member: mem, CatalogBackend: "b1", Reshaper: split, Log: log.Level(zerolog.WarnLevel)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +84,9 @@ func startProxy(t *testing.T, n int) *proxy {
 		_ = p.direct.Disconnect(ctx)
 		r.Shutdown(ctx)
 		<-served
+		split.Close()
+		stopKeep()
+		kept.Wait()
 	})
 	return p
 }

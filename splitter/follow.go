@@ -15,20 +15,55 @@ import (
 const (
 	// followBatch is how many changed documents are brought over at once.
 	followBatch = 500
-	// settled is how few changes a round may bring for the gates to be closed: what is left then is done within the pause.
-	settled = 50
+	// quickRound is how long a round of following may take for the gates to be closed: what is left then takes about as long.
+	quickRound = 40 * time.Millisecond
+	// maxBrake is the longest that the brake holds a write up.
+	maxBrake = 32 * time.Millisecond
+	// followLimit is how long writes may be faster than the following.
+	followLimit = 5 * time.Minute
 )
 
-// catchUp applies what the streams have shown until they bring little.
+// catchUp applies what the streams have shown until a round is quick. Under heavy writing rounds do not get shorter than what the writes of
+// one round take; then a round within a quarter of the pause budget must do.
 func (r *reshape) catchUp(ctx context.Context) error {
+	began := time.Now()
+	last, stalled := time.Duration(0), 0
 	for {
+		at := time.Now()
 		n, err := r.round(ctx)
 		if err != nil {
 			return err
 		}
-		if n <= settled {
-			return nil
+		took := time.Since(at)
+		if took > last*4/5 {
+			stalled++
+			r.brake(took)
 		}
+		last = took
+		switch {
+		case n == 0, took <= quickRound, stalled >= 5 && took <= r.s.cfg.PauseBudget/4:
+			return nil
+		case time.Since(began) > followLimit:
+			return retryable{errors.New("writes are faster than they can be followed")}
+		}
+	}
+}
+
+// brake holds each write to the inputs up for a moment, twice as long each time, so that following gains on writes that are as fast as it is.
+func (r *reshape) brake(took time.Duration) {
+	if took <= quickRound {
+		return
+	}
+	r.braked = min(max(2*r.braked, time.Millisecond), maxBrake)
+	for _, p := range r.inputs {
+		p.Gate().SetBrake(r.braked)
+	}
+}
+
+// release ends the brake.
+func (r *reshape) release() {
+	for _, p := range r.inputs {
+		p.Gate().SetBrake(0)
 	}
 }
 
@@ -37,13 +72,16 @@ func (r *reshape) round(ctx context.Context) (int, error) {
 	total := 0
 	for _, st := range r.streams {
 		var c changes
-		for c.n < 10*followBatch {
+		// A stream that has nothing buffered is asked twice: the first time may not have asked the server.
+		for empty := 0; c.n < 4*followBatch && empty < 2; {
 			got, _, err := st.read(ctx, &c, bson.NilObjectID, false)
 			if err != nil {
 				return total, err
 			}
-			if !got {
-				break
+			if got {
+				empty = 0
+			} else {
+				empty++
 			}
 		}
 		if err := r.apply(ctx, &c); err != nil {

@@ -33,6 +33,8 @@ type reshape struct {
 	info    collectionInfo
 	streams []*stream
 	cancel  context.CancelCauseFunc
+	// braked is how long the brake holds a write up.
+	braked time.Duration
 	// pending are ids whose documents met an equal entry of a unique index in an output and are to be tried again.
 	pending []bson.RawValue
 
@@ -104,6 +106,7 @@ func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, 
 		s.mu.Unlock()
 	}()
 	err = r.run(ctx)
+	r.release()
 	for _, st := range r.streams {
 		st.close()
 	}
