@@ -72,15 +72,14 @@ func (r *reshape) round(ctx context.Context) (int, error) {
 	total := 0
 	for _, st := range r.streams {
 		var c changes
-		// A stream that has nothing buffered is asked twice: the first time may not have asked the server.
-		for empty := 0; c.n < 4*followBatch && empty < 2; {
+		// One batch of the server's: what is written while it is read belongs to the next round. A stream that gives
+		// nothing is asked twice: the first time may not have asked the server.
+		for empty := 0; empty < 2 && (c.n == 0 || st.cs.RemainingBatchLength() > 0); {
 			got, _, err := st.read(ctx, &c, bson.NilObjectID, false)
 			if err != nil {
 				return total, err
 			}
-			if got {
-				empty = 0
-			} else {
+			if !got {
 				empty++
 			}
 		}

@@ -67,7 +67,7 @@ func (st *stream) open(ctx context.Context, s *Splitter) error {
 		bson.D{{Key: "ns.db", Value: st.db}, {Key: "ns.coll", Value: bson.D{{Key: "$in", Value: names}}}},
 		bson.D{{Key: "ns.db", Value: catalog.MemberDB}, {Key: "ns.coll", Value: member.Markers}},
 	}}}}}
-	cs, err := b.Client().Watch(ctx, mongo.Pipeline{match}, options.ChangeStream().SetMaxAwaitTime(100*time.Millisecond))
+	cs, err := b.Client().Watch(ctx, mongo.Pipeline{match}, options.ChangeStream().SetMaxAwaitTime(50*time.Millisecond).SetBatchSize(1000))
 	if err != nil {
 		return err
 	}
