@@ -49,7 +49,6 @@ type Conn struct {
 
 	// owned by serve
 	reader   *wire.Reader
-	out      *wire.Buffer
 	requests int64
 	nextID   int32
 	hangUp   bool // end the connection after this reply
@@ -386,8 +385,11 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	if err := q.parseShared(); err != nil {
 		return Reply{}, err
 	}
-	if help, err := r.checkGeneric(q); help || err != nil {
-		return helpReply(q.Command, err)
+	if err := r.checkGeneric(q); err != nil {
+		return Reply{}, err
+	}
+	if q.help {
+		return helpReply(q.Command)
 	}
 	r.stats.count(q.Command)
 	ctx, cancel := withDeadline(ctx, q)

@@ -35,7 +35,7 @@ const (
 
 // opsWanted is what a client wants to see.
 type opsWanted struct {
-	idle, local, truncate, backends bool
+	idle, truncate, backends bool
 }
 
 // operations lists the requests of this proxy's clients and its reshapes, and the backends' operations when wanted.

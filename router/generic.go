@@ -7,39 +7,12 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// checkGeneric checks what mongos checks of any command before it runs one (mongos-behaviour §1.5), beyond what parseShared does.
-// help is true when the client only asked what the command does.
-func (r *Router) checkGeneric(q *Request) (help bool, err error) {
-	var api apiFields
-	rem := q.Msg.Body[4:]
-	for len(rem) > 1 {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			return false, wire.Errorf(wire.InvalidBSON, "the command is not a valid BSON document")
-		}
-		rem = rest
-		key := elem.KeyBytes()
-		if len(key) < 4 {
-			continue
-		}
-		switch string(key) {
-		case "help":
-			// Only true asks for help: help is also a field of nothing else.
-			help, _ = elem.Value().BooleanOK()
-		case "apiVersion":
-			api.version = elem.Value()
-		case "apiStrict":
-			api.hasStrict, api.strict = true, isTrue(elem.Value())
-		case "apiDeprecationErrors":
-			api.hasDeprecation = true
-		case "$maxTimeMs":
-			return false, wire.Errorf(wire.InvalidOptions, "no such command option $maxTimeMs; use maxTimeMS instead")
-		}
+// checkGeneric checks, of what parseShared has read, what mongos checks of any command before it runs one (mongos-behaviour §1.5).
+func (r *Router) checkGeneric(q *Request) error {
+	if err := q.api.check(q.Command, r.params.requireAPIVersion.Load()); err != nil {
+		return err
 	}
-	if err := api.check(q.Command, r.params.requireAPIVersion.Load()); err != nil {
-		return false, err
-	}
-	return help, checkConcerns(q)
+	return checkConcerns(q)
 }
 
 // apiFields are the Stable API's fields of one command.
@@ -112,10 +85,7 @@ func checkProvenance(field string, concern bson.Raw) error {
 }
 
 // helpReply is what help:true gives in place of running the command.
-func helpReply(c *Command, err error) (Reply, error) {
-	if err != nil {
-		return Reply{}, err
-	}
+func helpReply(c *Command) (Reply, error) {
 	return docReply(bson.D{{Key: "help", Value: "help for: " + c.Name + " " + c.Help}})
 }
 

@@ -44,6 +44,9 @@ type Request struct {
 	ReadConcern, WriteConcern bson.Raw
 	// Started is when the request was read.
 	Started time.Time
+	// help says that only what the command does is asked for, api holds the Stable API's fields.
+	help bool
+	api  apiFields
 	// note is set by handlers for the log of slow requests.
 	note string
 	// waits is set by handlers that wait on purpose: such a request is not slow.
@@ -107,6 +110,16 @@ func (q *Request) parseShared() error {
 			q.ReadConcern, err = documentField("readConcern", elem.Value())
 		case "writeConcern":
 			q.WriteConcern, err = documentField("writeConcern", elem.Value())
+		case "help":
+			q.help, _ = elem.Value().BooleanOK()
+		case "apiVersion":
+			q.api.version = elem.Value()
+		case "apiStrict":
+			q.api.hasStrict, q.api.strict = true, isTrue(elem.Value())
+		case "apiDeprecationErrors":
+			q.api.hasDeprecation = true
+		case "$maxTimeMs":
+			err = wire.Errorf(wire.InvalidOptions, "no such command option $maxTimeMs; use maxTimeMS instead")
 		}
 		if err != nil {
 			return err
