@@ -396,7 +396,7 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	defer cancel()
 	q.Conn.show(q)
 	defer q.Conn.show(nil)
-	reply, err = q.Command.Run(ctx, q)
+	reply, err = r.handlerOf(q)(ctx, q)
 	if err != nil {
 		r.stats.failed.Add(1)
 		err = interruption(ctx, err)
@@ -413,6 +413,21 @@ func interruption(ctx context.Context, err error) error {
 		return cause
 	}
 	return err
+}
+
+// handlerOf returns what answers a command: the table's handler, except for reads of config.
+func (r *Router) handlerOf(q *Request) Handler {
+	if q.DB == "config" {
+		switch q.Command.Name {
+		case "find", "count", "distinct":
+			return r.configRead
+		case "aggregate":
+			if _, named := q.First.StringValueOK(); named {
+				return r.configRead
+			}
+		}
+	}
+	return q.Command.Run
 }
 
 // logSlow logs a request that took longer than it should.

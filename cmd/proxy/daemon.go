@@ -15,6 +15,7 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/config"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router"
 	"github.com/shardway/shardway/shardkey"
@@ -76,6 +77,13 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 	defer beside.Wait()
 	defer end()
 	beside.Go(func() { store.Run(background) })
+	member := member.New(member.Config{
+		Proxy: serverName(cfg.Listen), Backends: backends, Table: table, Log: log,
+		Lease: cfg.Reshape.Lease, Renew: cfg.Reshape.LeaseRenew, Margin: cfg.Reshape.LeaseMargin,
+	})
+	for _, b := range backends.All() {
+		beside.Go(func() { member.Keep(background, b) })
+	}
 	changes := splitter.New(splitter.Config{
 		Server:            serverName(cfg.Listen),
 		Backends:          backends,
@@ -88,7 +96,16 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 		StandalonePause:   cfg.Reshape.StandalonePause,
 		DrainLimit:        cfg.Reshape.DrainLimit,
 		RetryWindow:       cfg.Reshape.RetryWindow,
+		Backoff:           cfg.Reshape.BackoffMin,
 	})
+
+	defer changes.Close()
+
+	// What earlier processes left half done; then partitions may be split and moved again.
+	if err := changes.Recover(ctx); err != nil {
+		return err
+	}
+	beside.Go(func() { changes.Run(background) })
 
 	// The collections that the configuration declares.
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
@@ -100,6 +117,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 		Backends:       backends,
 		Catalog:        store,
 		Table:          table,
+		Member:         member,
 		CatalogBackend: catalogID,
 		Reshaper:       changes,
 		Server:         serverName(cfg.Listen),
