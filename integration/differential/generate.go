@@ -134,8 +134,21 @@ func (g *generator) sort() bson.D {
 	}
 }
 
-func (g *generator) projection() any {
-	return pick[any](g,
+func sortsBy(cmd bson.D, name string) bool {
+	for _, e := range cmd {
+		if order, ok := e.Value.(bson.D); ok && e.Key == "sort" {
+			for _, f := range order {
+				if f.Key == name {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (g *generator) projection() bson.D {
+	return pick(g,
 		bson.D{{Key: "v", Value: int32(1)}},
 		bson.D{{Key: "v", Value: true}, {Key: "_id", Value: int32(0)}},
 		bson.D{{Key: "n", Value: int32(0)}},
@@ -165,8 +178,9 @@ func (g *generator) find(c collection) Step {
 			cmd = append(cmd, bson.E{Key: "limit", Value: number(g.r, g.r.IntN(30))})
 		}
 	}
-	if g.one(2) {
-		cmd = append(cmd, bson.E{Key: "projection", Value: g.projection()})
+	// A sort by a field that the projection changes is refused over several partitions (115), so it is tested apart.
+	if projection := g.projection(); g.one(2) && !(sortsBy(cmd, "l") && projection[0].Key == "l") {
+		cmd = append(cmd, bson.E{Key: "projection", Value: projection})
 	}
 	if g.one(2) {
 		cmd = append(cmd, bson.E{Key: "batchSize", Value: int32(pick(g, 0, 1, 2, 3, 7, 20, 1000))})

@@ -194,6 +194,14 @@ func loose(v bson.RawValue) string {
 		return fmt.Sprintf("number:%d", n)
 	case bson.TypeDouble:
 		f := v.Double()
+		switch {
+		case math.IsNaN(f):
+			return "number:NaN"
+		case math.IsInf(f, 1):
+			return "number:Infinity"
+		case math.IsInf(f, -1):
+			return "number:-Infinity"
+		}
 		if f == math.Trunc(f) && math.Abs(f) < 1<<62 {
 			return fmt.Sprintf("number:%d", int64(f))
 		}
