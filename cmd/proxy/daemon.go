@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -31,9 +32,11 @@ const (
 )
 
 // serve is the daemon's life, from the first line of its log to the last. It returns nil when ctx ended it.
-func serve(ctx context.Context, cfg config.Config, log zerolog.Logger) error {
+func serve(ctx context.Context, cfg config.Config, w io.Writer) error {
+	recent := &router.RecentLog{}
+	log := newLog(cfg.Log, w, recent)
 	log.Info().Str("version", version()).Int("pid", os.Getpid()).Int("backends", len(cfg.Backends)).Msg("starting")
-	err := serveUntil(ctx, cfg, log)
+	err := serveUntil(ctx, cfg, log, recent)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil // told to end while starting
 	}
@@ -41,7 +44,7 @@ func serve(ctx context.Context, cfg config.Config, log zerolog.Logger) error {
 	return err
 }
 
-func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) error {
+func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, recent *router.RecentLog) error {
 	// The fleet.
 	backends, err := openBackends(ctx, cfg, log)
 	if err != nil {
@@ -77,15 +80,26 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 	defer beside.Wait()
 	defer end()
 	beside.Go(func() { store.Run(background) })
-	member := member.New(member.Config{
-		Proxy: serverName(cfg.Listen), Backends: backends, Table: table, Log: log,
-		Lease: cfg.Reshape.Lease, Renew: cfg.Reshape.LeaseRenew, Margin: cfg.Reshape.LeaseMargin,
+
+	// This process's right to use each backend.
+	proxy := serverName(cfg.Listen)
+	instances := member.New(member.Config{
+		Proxy:    proxy,
+		Backends: backends,
+		Table:    table,
+		Log:      log,
+		Lease:    cfg.Reshape.Lease,
+		Renew:    cfg.Reshape.LeaseRenew,
+		Margin:   cfg.Reshape.LeaseMargin,
 	})
 	for _, b := range backends.All() {
-		beside.Go(func() { member.Keep(background, b) })
+		beside.Go(func() { instances.Keep(background, b) })
 	}
+	awaitLeases(ctx, instances, backends, cfg.Reshape.Lease, log)
+
+	// What changes maps. First it ends what an earlier process began.
 	changes := splitter.New(splitter.Config{
-		Server:            serverName(cfg.Listen),
+		Server:            proxy,
 		Backends:          backends,
 		Catalog:           store,
 		Table:             table,
@@ -93,36 +107,32 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger) erro
 		MaxPartitionBytes: int64(cfg.MaxPartitionBytes),
 		MonitorEvery:      cfg.Reshape.CheckInterval,
 		PauseBudget:       cfg.Reshape.BurnAfter,
+		Backoff:           cfg.Reshape.BackoffMin,
 		StandalonePause:   cfg.Reshape.StandalonePause,
 		DrainLimit:        cfg.Reshape.DrainLimit,
 		RetryWindow:       cfg.Reshape.RetryWindow,
-		Backoff:           cfg.Reshape.BackoffMin,
 	})
-
 	defer changes.Close()
-
-	// What earlier processes left half done; then partitions may be split and moved again.
 	if err := changes.Recover(ctx); err != nil {
 		return err
 	}
-	beside.Go(func() { changes.Run(background) })
-
-	// The collections that the configuration declares.
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
 		return err
 	}
+	beside.Go(func() { changes.Run(background) })
 
 	// Clients.
 	requests := router.New(router.Config{
 		Backends:       backends,
 		Catalog:        store,
 		Table:          table,
-		Member:         member,
+		Member:         instances,
 		CatalogBackend: catalogID,
 		Reshaper:       changes,
-		Server:         serverName(cfg.Listen),
+		Server:         proxy,
 		Log:            log,
 		SlowRequest:    cfg.Log.SlowRequest,
+		RecentLog:      recent,
 	})
 	l, err := listen(cfg)
 	if err != nil {
@@ -220,6 +230,21 @@ func adopt(ctx context.Context, store *catalog.Store, table *partition.Table, ba
 		}
 	}
 	return nil
+}
+
+// awaitLeases waits a while until every backend that is up has been joined: requests that come earlier
+// would be answered with an error.
+func awaitLeases(ctx context.Context, instances *member.Member, backends *backend.Set, limit time.Duration, log zerolog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for _, b := range backends.All() {
+		if b.Kind() == backend.KindUnknown {
+			continue
+		}
+		if err := instances.WaitJoined(ctx, b.ID()); err != nil {
+			log.Warn().Err(err).Str("backend", b.ID()).Msg("not joined yet; requests that need it fail until it is")
+		}
+	}
 }
 
 // declare shards the collections of the configuration that are not sharded yet. One that is sharded by

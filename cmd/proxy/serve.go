@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardway/shardway/config"
+	"github.com/shardway/shardway/router"
 )
 
 func serveCommand() *cobra.Command {
@@ -29,7 +30,7 @@ func serveCommand() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
 				return nil
 			}
-			return serve(cmd.Context(), cfg, newLog(cfg.Log, os.Stderr))
+			return serve(cmd.Context(), cfg, os.Stderr)
 		},
 	}
 	config.Flags(cmd.Flags())
@@ -38,8 +39,8 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// newLog writes one JSON object a line, or text for people.
-func newLog(c config.Log, w io.Writer) zerolog.Logger {
+// newLog writes one JSON object a line, or text for people, to w; recent gets the JSON in any case.
+func newLog(c config.Log, w io.Writer, recent *router.RecentLog) zerolog.Logger {
 	level, err := zerolog.ParseLevel(c.Level)
 	if err != nil {
 		panic("BUG: a level that Validate let pass: " + c.Level)
@@ -47,5 +48,5 @@ func newLog(c config.Log, w io.Writer) zerolog.Logger {
 	if c.Format == "text" {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000"}
 	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	return zerolog.New(zerolog.MultiLevelWriter(w, recent)).Level(level).With().Timestamp().Logger()
 }
