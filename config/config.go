@@ -67,20 +67,15 @@ type Pool struct {
 // Reshape is the durations and limits of splits, moves and merges. All proxies of a fleet must agree
 // on lease, leaseMargin and retryWindow.
 type Reshape struct {
-	Lease              time.Duration `key:"lease" help:"How long a proxy may use a backend without renewing. A dead proxy delays a flip by this and leaseMargin."`
-	LeaseRenew         time.Duration `key:"leaseRenew" help:"How often leases are renewed."`
-	LeaseMargin        time.Duration `key:"leaseMargin" help:"How far two clocks may differ in measuring one lease."`
-	BurnAfter          time.Duration `key:"burnAfter" help:"An attempt to flip that has held the gates this long is given up for now."`
-	BackoffMin         time.Duration `key:"backoffMin" help:"The wait before the next attempt; it doubles each time."`
-	BackoffMax         time.Duration `key:"backoffMax" help:"The longest wait between two attempts."`
-	GateWait           time.Duration `key:"gateWait" help:"A request that waited this long at a gate ends the attempt that closed it."`
-	RetryWindow        time.Duration `key:"retryWindow" help:"How long after a flip a repeated write is still recognised; at least the servers' session timeout."`
-	DrainLimit         time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
-	SweepInterval      time.Duration `key:"sweepInterval" help:"How often leftovers of dead reshapes are looked for."`
-	CheckInterval      time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
-	StandalonePause    time.Duration `key:"standalonePause" help:"On a standalone a reshape stops writes while it copies; one that would take longer than this is refused."`
-	CopyBytesPerSecond Bytes         `key:"copyBytesPerSecond" help:"Most bytes a second that one reshape copies; 0: as fast as the foreground's latency allows."`
-	MaxConcurrent      int           `key:"maxConcurrent" help:"Most reshapes that run at once in this proxy."`
+	Lease           time.Duration `key:"lease" help:"How long a proxy may use a backend without renewing. A dead proxy delays a flip by this and leaseMargin."`
+	LeaseRenew      time.Duration `key:"leaseRenew" help:"How often leases are renewed."`
+	LeaseMargin     time.Duration `key:"leaseMargin" help:"How far two clocks may differ in measuring one lease."`
+	BurnAfter       time.Duration `key:"burnAfter" help:"An attempt to flip that has held the gates this long is given up for now."`
+	BackoffMin      time.Duration `key:"backoffMin" help:"The wait before the next attempt; it doubles each time, up to a minute."`
+	RetryWindow     time.Duration `key:"retryWindow" help:"How long after a flip a repeated write is still recognised; at least the servers' session timeout."`
+	DrainLimit      time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
+	CheckInterval   time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
+	StandalonePause time.Duration `key:"standalonePause" help:"On a standalone a reshape stops writes while it copies; one that would take longer than this is refused."`
 }
 
 // Default is what holds for every key that is not set.
@@ -104,14 +99,10 @@ func Default() Config {
 			LeaseMargin:     time.Second,
 			BurnAfter:       time.Second,
 			BackoffMin:      time.Second,
-			BackoffMax:      time.Minute,
-			GateWait:        5 * time.Second,
 			RetryWindow:     30 * time.Minute,
 			DrainLimit:      time.Hour,
-			SweepInterval:   time.Hour,
 			CheckInterval:   10 * time.Second,
 			StandalonePause: 10 * time.Second,
-			MaxConcurrent:   1,
 		},
 	}
 }

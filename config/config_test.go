@@ -207,8 +207,7 @@ func TestRefused(t *testing.T) {
 		{"certificate without key", fine + "tls: {certFile: /nonexistent/c}\n", "certFile and keyFile need each other"},
 		{"missing file", fine + "backendTLS: {caFile: /nonexistent/ca}\n", "backendTLS.caFile"},
 		{"no room in a lease", fine + "reshape: {lease: 4s}\n", "leaves no room for a lost renewal"},
-		{"negative", fine + "reshape: {gateWait: -1s}\n", "reshape.gateWait: -1s is too short"},
-		{"backoff", fine + "reshape: {backoffMin: 2m}\n", "reshape.backoffMax: 1m0s is less"},
+		{"negative", fine + "reshape: {drainLimit: -1s}\n", "reshape.drainLimit: -1s is too short"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -142,19 +142,13 @@ func (c Config) validateReshape(p *problems) {
 	r := c.Reshape
 	for path, d := range map[string]time.Duration{
 		"lease": r.Lease, "leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin,
-		"gateWait": r.GateWait, "drainLimit": r.DrainLimit, "sweepInterval": r.SweepInterval, "checkInterval": r.CheckInterval,
+		"standalonePause": r.StandalonePause, "drainLimit": r.DrainLimit, "checkInterval": r.CheckInterval,
 	} {
 		p.atLeast("reshape."+path, d, time.Millisecond)
 	}
 	p.atLeast("reshape.retryWindow", r.RetryWindow, 0)
 	if r.Lease < 2*r.LeaseRenew+r.LeaseMargin {
 		p.add("reshape.lease", "%s leaves no room for a lost renewal: at least twice leaseRenew and leaseMargin, %s", r.Lease, 2*r.LeaseRenew+r.LeaseMargin)
-	}
-	if r.BackoffMax < r.BackoffMin {
-		p.add("reshape.backoffMax", "%s is less than backoffMin, %s", r.BackoffMax, r.BackoffMin)
-	}
-	if r.MaxConcurrent < 1 {
-		p.add("reshape.maxConcurrent", "must be at least 1")
 	}
 }
 
