@@ -86,26 +86,25 @@ func (m *Member) WaitJoined(ctx context.Context, backendID string) error {
 func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 	first := true
 	for ctx.Err() == nil {
-		if err := m.session(ctx, b, first); err != nil && ctx.Err() == nil {
+		if err := m.session(ctx, b, &first); err != nil && ctx.Err() == nil {
 			m.cfg.Log.Warn().Err(err).Str("backend", b.ID()).Msg("not registered at the backend; trying again")
 			select {
 			case <-time.After(m.cfg.Renew / 4):
 			case <-ctx.Done():
 			}
-			continue
 		}
-		first = false
 	}
 }
 
-// session is the life of one instance.
-func (m *Member) session(ctx context.Context, b *backend.Backend, first bool) error {
+// session is the life of one instance. The process's first joining clears *first: a later one, after a lost lease, ends nobody.
+func (m *Member) session(ctx context.Context, b *backend.Backend, first *bool) error {
 	db := DB(b)
 	in := &instance{m: m, b: b, db: db, lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}}
 	sent := time.Now()
-	if err := in.join(ctx, first); err != nil {
+	if err := in.join(ctx, *first); err != nil {
 		return err
 	}
+	*first = false
 	if !in.lease.renewed(sent, true) {
 		return errors.New("the registration was confirmed after its lease had ended")
 	}
