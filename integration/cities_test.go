@@ -138,7 +138,7 @@ func loadCities(t *testing.T, all []city, key string) {
 		})
 	}
 	c.load(t)
-	partitions := quiet(t, client, "geo.cities")
+	partitions := quiet(t, connect(t, f.Servers[0].URI()), "geo.cities")
 	cancel()
 	readers.Wait()
 	for _, name := range []string{"sums", "scan", "sorted"} {
@@ -178,11 +178,11 @@ func (c *cities) load(t *testing.T) {
 }
 
 // quiet waits until the number of partitions has not changed for a while, and returns it.
-func quiet(t *testing.T, client *mongo.Client, ns string) int {
+func quiet(t *testing.T, catalog *mongo.Client, ns string) int {
 	t.Helper()
 	last, since := -1, time.Now()
 	eventually(t, citiesQuiet, "the end of the splits", func(ctx context.Context) bool {
-		now, err := chunks(ctx, client, ns)
+		now, err := chunks(ctx, catalog, ns)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/integration/differential"
 )
 
@@ -53,6 +54,7 @@ func compare(t *testing.T, seed uint64, reshaping bool) {
 	}
 	proxy := sharedProxy(t)
 	client := connect(t, proxy.URI())
+	catalog := connect(t, fleettest.Shared(t, backends)[0].URI())
 	a := differential.Side{Addr: proxy.Addr(), Sharded: true, Partitions: 3}
 	b := differential.Side{Addr: direct(t).Addr()}
 	tries := 0
@@ -65,7 +67,7 @@ func compare(t *testing.T, seed uint64, reshaping bool) {
 		}
 		var r *reshaper
 		d, err := differential.Run(ctx, p, a, b, db, func() {
-			r = startReshaper(t, client, seed, db+".byk", db+".byid", db+".bypath")
+			r = startReshaper(t, client, catalog, seed, db+".byk", db+".byid", db+".bypath")
 		})
 		if r != nil {
 			did = r.stop()

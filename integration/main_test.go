@@ -174,7 +174,7 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// chunk is a partition as config.chunks shows it.
+// chunk is a partition with its bounds as a client gives them.
 type chunk struct {
 	Min, Max bson.D
 	Shard    string
@@ -182,17 +182,34 @@ type chunk struct {
 
 func (c chunk) bounds() bson.A { return bson.A{c.Min, c.Max} }
 
-// chunks are a collection's partitions, in order.
-func chunks(ctx context.Context, client *mongo.Client, ns string) ([]chunk, error) {
-	config := client.Database("config")
-	var coll struct{ UUID any }
-	if err := config.Collection("collections").FindOne(ctx, bson.D{{Key: "_id", Value: ns}}).Decode(&coll); err != nil {
-		return nil, fmt.Errorf("config.collections: %w", err)
+// chunks are a collection's partitions, in order, as the newest map in the catalog says; catalog is connected to its backend.
+func chunks(ctx context.Context, catalog *mongo.Client, ns string) ([]chunk, error) {
+	var m struct {
+		Key        bson.D
+		Partitions []struct {
+			Lo, Hi  *int64
+			Backend string
+		}
 	}
-	cursor, err := config.Collection("chunks").Find(ctx, bson.D{{Key: "uuid", Value: coll.UUID}}, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
+	err := catalog.Database("shardway").Collection("maps").FindOne(ctx, bson.D{{Key: "_id.ns", Value: ns}},
+		options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}})).Decode(&m)
 	if err != nil {
 		return nil, err
 	}
+	if len(m.Key) != 1 {
+		return nil, fmt.Errorf("%s is not sharded", ns)
+	}
+	bound := func(end any) bson.D { return bson.D{{Key: m.Key[0].Key, Value: end}} }
 	var all []chunk
-	return all, cursor.All(ctx, &all)
+	for i, p := range m.Partitions {
+		c := chunk{Min: bound(bson.MinKey{}), Max: bound(bson.MaxKey{}), Shard: p.Backend}
+		if i > 0 {
+			c.Min = bound(*p.Lo)
+		}
+		if p.Hi != nil {
+			c.Max = bound(*p.Hi)
+		}
+		all = append(all, c)
+	}
+	return all, nil
 }

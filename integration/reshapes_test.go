@@ -23,14 +23,14 @@ type reshaper struct {
 
 const maxChunks = 9 // of one collection; from here on partitions are merged
 
-func startReshaper(t *testing.T, client *mongo.Client, seed uint64, namespaces ...string) *reshaper {
+func startReshaper(t *testing.T, client, catalog *mongo.Client, seed uint64, namespaces ...string) *reshaper {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &reshaper{cancel: cancel, done: make(chan struct{}), did: map[string]int{}, failed: map[string]int{}}
 	go func() {
 		defer close(r.done)
 		random := rand.New(rand.NewPCG(seed, 7))
 		for ctx.Err() == nil {
-			r.step(ctx, client, random, namespaces[random.IntN(len(namespaces))])
+			r.step(ctx, client, catalog, random, namespaces[random.IntN(len(namespaces))])
 			select {
 			case <-ctx.Done():
 			case <-time.After(20 * time.Millisecond): // so that a failing proxy is not asked in a tight loop
@@ -50,8 +50,8 @@ func (r *reshaper) stop() map[string]int {
 	return r.did
 }
 
-func (r *reshaper) step(ctx context.Context, client *mongo.Client, random *rand.Rand, ns string) {
-	all, err := chunks(ctx, client, ns)
+func (r *reshaper) step(ctx context.Context, client, catalog *mongo.Client, random *rand.Rand, ns string) {
+	all, err := chunks(ctx, catalog, ns)
 	if err != nil || len(all) == 0 {
 		return // the collection is not there yet, or no longer
 	}
