@@ -78,3 +78,16 @@ func (m *Map) Index(p shardkey.Position) int {
 		return hi == 0 || p < hi
 	})
 }
+
+// Names reports whether a partition of the map is kept as that physical collection.
+func (m *Map) Names(backend, physical string) bool {
+	if m == nil {
+		return false
+	}
+	for _, p := range m.Partitions {
+		if p.Backend == backend && p.Physical == physical {
+			return true
+		}
+	}
+	return false
+}

@@ -172,6 +172,33 @@ func (s *Store) NewestMap(ctx context.Context, ns string) (*Map, error) {
 	return decodeMap(d)
 }
 
+// Named reports whether the newest map of any namespace names a physical collection, by reading the catalog past the snapshot. Whoever is
+// about to drop a physical collection asks this, right before; its name does not tell whose it is, since a rename takes it to another
+// namespace. A rename between two reads could hide it from both, so that "no" is only believed twice.
+func (s *Store) Named(ctx context.Context, backend, db, physical string) (bool, error) {
+	for range 2 {
+		var spaces []string
+		err := s.db.Collection(mapsColl).Distinct(ctx, "_id.ns", bson.D{
+			{Key: "partitions", Value: bson.D{{Key: "$elemMatch", Value: bson.D{{Key: "backend", Value: backend}, {Key: "physical", Value: physical}}}}}}).Decode(&spaces)
+		if err != nil {
+			return false, fmt.Errorf("look for maps that name a physical collection: %w", err)
+		}
+		for _, ns := range spaces {
+			if in, _ := SplitNS(ns); in != db {
+				continue
+			}
+			m, err := s.NewestMap(ctx, ns)
+			if err != nil {
+				return false, err
+			}
+			if m.Names(backend, physical) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // InsertMap inserts a version of a map, which is a compare-and-swap: ErrMapExists says that somebody was faster. The snapshot is
 // refreshed in both cases. Any other error leaves it unknown whether the map was inserted.
 func (s *Store) InsertMap(ctx context.Context, m *Map) error {

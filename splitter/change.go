@@ -104,32 +104,30 @@ func (s *Splitter) dropUnnamed(ctx context.Context, ns string, homes []partition
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for _, h := range homes {
-		m, err := s.cfg.Catalog.NewestMap(ctx, ns)
-		if err == nil && m != nil && names(m, h) {
-			continue
-		}
-		// Without any map the name alone tells: a physical one is named by no map, a plain one is the collection itself.
-		if err == nil && m == nil && !catalog.IsPhysicalName(h.Physical) {
-			continue
-		}
-		if err == nil {
-			err = s.dropHome(ctx, h)
-		}
+		dropped, err := s.dropIfUnnamed(ctx, h)
 		if err != nil {
 			s.log.Warn().Err(err).Str("ns", ns).Str("backend", h.Backend).Msg("a physical collection could not be dropped yet")
-			continue
 		}
-		s.cfg.Table.Forget(h)
+		if dropped && err == nil {
+			s.cfg.Table.Forget(h)
+		}
 	}
 }
 
-func names(m *catalog.Map, h partition.Home) bool {
-	for _, p := range m.Partitions {
-		if p.Backend == h.Backend && p.Physical == h.Physical {
-			return true
+// dropIfUnnamed drops a physical collection unless the newest map of any namespace names it. A plain name that belongs to a namespace without
+// a map is the collection itself.
+func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) (dropped bool, err error) {
+	named, err := s.cfg.Catalog.Named(ctx, h.Backend, h.DB, h.Physical)
+	if err != nil || named {
+		return false, err
+	}
+	if !catalog.IsPhysicalName(h.Physical) {
+		m, err := s.cfg.Catalog.NewestMap(ctx, h.DB+"."+h.Physical)
+		if err != nil || m == nil {
+			return false, err
 		}
 	}
-	return false
+	return true, s.dropHome(ctx, h)
 }
 
 func (s *Splitter) dropHome(ctx context.Context, h partition.Home) error {

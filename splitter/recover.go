@@ -62,13 +62,10 @@ func (s *Splitter) recoverOne(ctx context.Context, rec *catalog.Reshape) error {
 	db, _ := catalog.SplitNS(rec.NS)
 	for _, h := range append(append([]catalog.RecordedHome{}, rec.Inputs...), rec.Outputs...) {
 		home := partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
-		if m == nil || names(m, home) || s.cfg.Backends.Get(h.Backend) == nil {
+		if s.cfg.Backends.Get(h.Backend) == nil {
 			continue
 		}
-		if !catalog.IsPhysicalName(h.Physical) && m.V == 0 {
-			continue
-		}
-		if err := s.dropHome(ctx, home); err != nil {
+		if _, err := s.dropIfUnnamed(ctx, home); err != nil {
 			s.log.Warn().Err(err).Str("backend", h.Backend).Msg("a physical collection could not be dropped; the next sweep does it")
 			reached = false
 		}
@@ -173,7 +170,7 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 	return nil
 }
 
-// needed reports whether a physical collection is named by the newest map of its namespace or by a live record. Records are read before the
+// needed reports whether a physical collection is named by the newest map of any namespace or by a live record. Records are read before the
 // map: what a record names moves into the map, never the other way.
 func (s *Splitter) needed(ctx context.Context, ns string, h partition.Home) (bool, error) {
 	s.mu.Lock()
@@ -193,9 +190,5 @@ func (s *Splitter) needed(ctx context.Context, ns string, h partition.Home) (boo
 			}
 		}
 	}
-	m, err := s.cfg.Catalog.NewestMap(ctx, ns)
-	if err != nil {
-		return true, err
-	}
-	return m != nil && names(m, h), nil
+	return s.cfg.Catalog.Named(ctx, h.Backend, h.DB, h.Physical)
 }

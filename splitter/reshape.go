@@ -213,7 +213,7 @@ func (r *reshape) abandon(ctx context.Context, why error) error {
 // flipped reports whether the newest map names the outputs.
 func (r *reshape) flipped(ctx context.Context) bool {
 	m, err := r.s.cfg.Catalog.NewestMap(ctx, r.coll.NS)
-	return err == nil && m != nil && len(r.outputs) > 0 && names(m, r.outputs[0].Home)
+	return err == nil && len(r.outputs) > 0 && m.Names(r.outputs[0].Backend, r.outputs[0].Physical)
 }
 
 // changeName is the what of config.changelog for a kind.
