@@ -49,7 +49,6 @@ type Backend struct {
 	topo      *topology.Topology
 	client    *mongo.Client
 	dialer    net.Dialer
-	seeds     string
 
 	// What is known of the servers, remembered while they are down.
 	facts atomic.Pointer[facts]

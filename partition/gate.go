@@ -164,16 +164,6 @@ func (g *Gate) open(version int64) {
 	g.mu.Unlock()
 }
 
-// setVersion moves an open gate to a newer version of the map that still names its home.
-func (g *Gate) setVersion(version int64) {
-	g.mu.Lock()
-	if g.state != Retired && version > g.version {
-		g.version = version
-		g.wakeLocked()
-	}
-	g.mu.Unlock()
-}
-
 // retire closes the gate for good.
 func (g *Gate) retire() {
 	g.mu.Lock()

@@ -47,7 +47,6 @@ type choice struct {
 	home   partition.Home
 	id     bson.RawValue
 	upsert bool
-	makeID bool
 }
 
 // record returns the session's record, opened for a transaction number: an older number than the newest is 225 TransactionTooOld, a newer one starts afresh.

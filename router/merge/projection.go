@@ -23,6 +23,15 @@ type Projection struct {
 	helpers []string
 	// exclude are paths that the client excluded and that had to be fetched.
 	exclude [][]string
+	// slices are $slice projections of sort fields, done here after sorting for the same reason.
+	slices []sliced
+}
+
+// sliced is {path: {$slice: …}}.
+type sliced struct {
+	path        []string
+	skip, limit int64
+	tail        bool // count from the end: skip is not used
 }
 
 // PlanProjection decides how to sort by s what projection (nil for none) would hide. The sort fields' whole top-level fields are
@@ -158,13 +167,17 @@ func (p projected) withoutExclusions(projection bson.Raw, tops []string) (Projec
 			sent = append(sent, e...)
 			continue
 		}
+		if sl, ok := parseSlice(e); ok {
+			out.slices = append(out.slices, sl)
+			continue
+		}
 		if _, exclude := truth(e.Value()); !exclude {
 			return Projection{}, wire.Errorf(wire.CommandNotSupported,
 				"sorting by '%s' under the projection of '%s' is not supported across partitions; leave the field out of the projection, or give a filter on the shard key", top, e.Key())
 		}
 		out.exclude = append(out.exclude, strings.Split(e.Key(), "."))
 	}
-	if len(out.exclude) == 0 {
+	if len(out.exclude)+len(out.slices) == 0 {
 		return out, nil
 	}
 	out.Sent, _ = bsoncore.AppendDocumentEnd(sent, start)
@@ -220,7 +233,10 @@ func (p *Projection) Finish(doc bson.Raw) bson.Raw {
 	case len(p.helpers) > 0:
 		return p.dropHelpers(doc)
 	case len(p.exclude) > 0:
-		return excludePaths(doc, p.exclude)
+		doc = excludePaths(doc, p.exclude)
+	}
+	for _, sl := range p.slices {
+		doc = sl.apply(doc, sl.path)
 	}
 	return doc
 }
