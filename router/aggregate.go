@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router/merge"
 	"github.com/shardway/shardway/wire"
@@ -125,15 +126,29 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 	if special := r.specialAggregate(ns, &a); special != nil {
 		return special(ctx, q, ns, &a)
 	}
-	if err := r.checkForeign(q.DB, a.pipeline); err != nil {
+	if firstStage(a.pipeline) == "$changeStream" {
+		return Reply{}, wire.Errorf(wire.CommandNotSupported, "change streams are not supported yet")
+	}
+	mode, err := r.prepareWrite(ctx, q.DB, ns, &a)
+	if err != nil {
 		return Reply{}, err
 	}
-	err = r.within(ctx, ns, partition.Read, planFilter(leadingMatch(a.pipeline), a.collation), func(c *partition.Collection, parts []*partition.Part) error {
+	var also foreign
+	own := planFilter(leadingMatch(a.pipeline), a.collation)
+	plan := func(c *partition.Collection) ([]*partition.Part, error) {
+		parts, err := own(c)
+		if err != nil || len(parts) != 1 {
+			return parts, err // what names another collection is refused when the pipeline is planned over partitions
+		}
+		also, err = r.planForeign(ctx, q.DB, parts[0].Backend, a.pipeline)
+		return append(parts[:1:1], also.parts...), err
+	}
+	err = r.within(ctx, ns, mode, plan, func(c *partition.Collection, parts []*partition.Part) error {
 		switch {
 		case a.explain:
-			reply, err = r.explainParts(ctx, q, c, parts, nil)
-		case len(parts) == 1:
-			reply, err = r.openOne(ctx, q, c, parts[0], q.appendFor(nil, parts[0], true, nil, nil), false)
+			reply, err = r.explainParts(ctx, q, c, parts[:len(parts)-len(also.parts)], nil)
+		case len(parts) == 1+len(also.parts):
+			reply, err = r.aggregateOne(ctx, q, c, parts, also)
 		default:
 			reply, err = r.aggregateMany(ctx, q, c, parts, &a)
 		}
@@ -143,6 +158,40 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 		return r.aggregateNowhere(ctx, q, ns, &a)
 	}
 	return reply, err
+}
+
+// prepareWrite makes ready what a pipeline's last stage writes to, and tells in which mode the gates are to be passed. A database that does
+// not exist yet is registered where the documents come from.
+func (r *Router) prepareWrite(ctx context.Context, db, ns string, a *aggArgs) (partition.Mode, error) {
+	to, err := writtenTo(db, a.pipeline)
+	if err != nil || to == "" || a.explain {
+		return partition.Read, err
+	}
+	toDB, coll := catalog.SplitNS(to)
+	if err := checkDB(toDB); err != nil {
+		return partition.Read, err
+	}
+	if err := checkCollection(toDB, coll); err != nil {
+		return partition.Read, err
+	}
+	view := r.cfg.Table.View()
+	if c := view.Collection(ns); c != nil && len(c.Parts) == 1 && view.Catalog.Databases[toDB] == nil && toDB != "config" && toDB != "admin" {
+		if err := r.cfg.Catalog.CreateDatabase(ctx, toDB, c.Parts[0].Backend); err != nil {
+			return partition.Read, err
+		}
+	}
+	return partition.Write, r.ensureCollection(ctx, toDB, to)
+}
+
+// aggregateOne passes a pipeline whole to the one partition that it concerns, parts[0]; the others are homes that it names.
+func (r *Router) aggregateOne(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, also foreign) (Reply, error) {
+	var drop func([]byte) bool
+	var more func([]byte) []byte
+	if also.changed {
+		drop = func(key []byte) bool { return string(key) == "pipeline" }
+		more = func(d []byte) []byte { return appendPipeline(d, also.pipeline) }
+	}
+	return r.openOne(ctx, q, c, parts, q.appendFor(nil, parts[0], true, drop, more), false)
 }
 
 // aggregateMany plans and runs a pipeline over several partitions.

@@ -98,12 +98,11 @@ func (r *Router) configAggregate(ctx context.Context, q *Request, coll string, d
 	if err != nil {
 		return Reply{}, err
 	}
-	for _, s := range a.pipeline {
-		found := ""
-		foreignIn("config", s, func(name, _ string) { found = name })
-		if found != "" {
-			return Reply{}, wire.Errorf(wire.CommandNotSupported, "%s is not supported on the database config", found)
-		}
+	w := &stageWalk{db: "config", resolve: func(name, _ string) (string, error) {
+		return "", wire.Errorf(wire.CommandNotSupported, "%s is not supported on the database config", name)
+	}}
+	if _, err := w.stages(a.pipeline, 0); err != nil {
+		return Reply{}, err
 	}
 	s, err := r.configRun(ctx, q, docs, a.pipeline)
 	if err != nil {

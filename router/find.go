@@ -147,11 +147,13 @@ func (r *Router) findOne(ctx context.Context, q *Request, c *partition.Collectio
 		drop = func(key []byte) bool { return string(key) == "batchSize" }
 		more = func(d []byte) []byte { return bsoncore.AppendInt64Element(d, "batchSize", maxBatch) }
 	}
-	return r.openOne(ctx, q, c, p, q.appendFor(nil, p, true, drop, more), a.forever)
+	return r.openOne(ctx, q, c, []*partition.Part{p}, q.appendFor(nil, p, true, drop, more), a.forever)
 }
 
-// openOne sends a command that opens a cursor to one partition and relays the reply under a cursor id of our own.
-func (r *Router) openOne(ctx context.Context, q *Request, c *partition.Collection, p *partition.Part, body []byte, forever bool) (Reply, error) {
+// openOne sends a command that opens a cursor to one partition, parts[0], and relays the reply under a cursor id of our own. The
+// cursor holds all parts.
+func (r *Router) openOne(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, body []byte, forever bool) (Reply, error) {
+	p := parts[0]
 	got, err := r.do(ctx, q.target(p), wire.AppendMsg(nil, 0, 0, 0, body))
 	if err != nil {
 		return Reply{}, err
@@ -171,7 +173,7 @@ func (r *Router) openOne(ctx context.Context, q *Request, c *partition.Collectio
 	if len(src.session) == 0 {
 		src.session = nil
 	}
-	cur, err := r.cursors.open(q, c.NS, src, []*partition.Part{p}, forever)
+	cur, err := r.cursors.open(q, c.NS, src, parts, forever)
 	if err != nil {
 		src.close()
 		return Reply{}, err

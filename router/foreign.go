@@ -6,102 +6,77 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
 
-// checkForeign refuses stages that name another collection unless that collection lives, under its own name, on the backend
-// that its database's primary is; anything else would be read or written as if it were a plain one.
-func (r *Router) checkForeign(db string, pipeline []bson.Raw) error {
-	view := r.cfg.Table.View()
-	var bad error
-	for _, stage := range pipeline {
-		foreignIn(db, stage, func(stageName, ns string) {
-			if bad == nil {
-				bad = checkForeignNS(view, stageName, ns)
-			}
-		})
-	}
-	return bad
+// foreign is what a pipeline names beside the collection that it runs on: the stages with the names that its backend knows, and the
+// homes of what they name.
+type foreign struct {
+	pipeline []bson.Raw
+	parts    []*partition.Part
+	changed  bool
 }
 
-func checkForeignNS(view *partition.View, stage, ns string) error {
-	c := view.Collection(ns)
-	if c == nil || c.Map == nil {
-		return nil
-	}
-	return wire.Errorf(wire.CommandNotSupported, "%s names '%s', which is sharded or was moved: that is not supported yet", stage, ns)
-}
-
-// foreignIn calls found for each collection that a stage, or a pipeline within it, names.
-func foreignIn(db string, stage bson.Raw, found func(stage, ns string)) {
-	elems, err := bsoncore.Document(stage).Elements()
-	if err != nil {
-		return
-	}
-	for _, e := range elems {
-		v := e.Value()
-		switch e.Key() {
-		case "$lookup", "$graphLookup":
-			if d, ok := v.DocumentOK(); ok {
-				nameIn(db, e.Key(), d.Lookup("from"), found)
-				pipelineIn(db, d.Lookup("pipeline"), found)
-			}
-		case "$unionWith":
-			nameIn(db, e.Key(), v, found)
-			if d, ok := v.DocumentOK(); ok {
-				nameIn(db, e.Key(), d.Lookup("coll"), found)
-				pipelineIn(db, d.Lookup("pipeline"), found)
-			}
-		case "$merge":
-			nameIn(db, e.Key(), v, found)
-			if d, ok := v.DocumentOK(); ok {
-				nameIn(db, e.Key(), d.Lookup("into"), found)
-			}
-		case "$out":
-			nameIn(db, e.Key(), v, found)
-		case "$facet":
-			if d, ok := v.DocumentOK(); ok {
-				subs, _ := d.Elements()
-				for _, s := range subs {
-					pipelineIn(db, s.Value(), found)
-				}
-			}
+// planForeign looks up what a pipeline that runs whole on one backend names. Such a collection must live whole on that
+// backend (115 otherwise): it would be read there as if it were empty, or be written beside the real one.
+func (r *Router) planForeign(ctx context.Context, db, backend string, pipeline []bson.Raw) (foreign, error) {
+	f := foreign{pipeline: pipeline}
+	w := &stageWalk{db: db, resolve: func(stage, ns string) (string, error) {
+		part, name, err := r.foreignHome(ctx, backend, stage, ns)
+		if part != nil {
+			f.parts = append(f.parts, part)
 		}
-	}
+		return name, err
+	}}
+	stages, err := w.stages(pipeline, 0)
+	f.pipeline, f.changed = stages, w.changed
+	return f, err
 }
 
-func pipelineIn(db string, v bsoncore.Value, found func(stage, ns string)) {
-	arr, ok := v.ArrayOK()
-	if !ok {
-		return
+// foreignHome finds the home of a collection that a stage names, and its name there; there is no part for a database that does not exist.
+func (r *Router) foreignHome(ctx context.Context, backend, stage, ns string) (*partition.Part, string, error) {
+	db, coll := catalog.SplitNS(ns)
+	if err := checkDB(db); err != nil {
+		return nil, "", err
 	}
-	values, _ := arr.Values()
-	for _, s := range values {
-		if d, ok := s.DocumentOK(); ok {
-			foreignIn(db, bson.Raw(d), found)
-		}
+	if err := checkCollection(db, coll); err != nil {
+		return nil, "", err
 	}
+	if db == "config" {
+		return nil, "", wire.Errorf(wire.CommandNotSupported, "%s names '%s': the database 'config' is served by the proxy and cannot be joined", stage, ns)
+	}
+	c := r.cfg.Table.View().Collection(ns)
+	switch {
+	case c == nil:
+		return nil, coll, nil
+	case c.Dropped():
+		return nil, catalog.PhysicalName(coll, 0, 0, 0), nil // no home ever has this name: it is empty
+	case len(c.Parts) != 1 || c.Sharded() && writesTo(stage):
+		return nil, "", wire.Errorf(wire.CommandNotSupported, "%s names '%s', which is sharded: that is not supported", stage, ns)
+	case c.Parts[0].Backend != backend:
+		return nil, "", wire.Errorf(wire.CommandNotSupported,
+			"%s names '%s', which lives on another backend ('%s') than the documents it would meet ('%s'): that is not supported; movePrimary or moveChunk can bring them together",
+			stage, ns, c.Parts[0].Backend, backend)
+	}
+	return c.Parts[0], c.Parts[0].Physical, r.checkView(ctx, c)
 }
 
-// nameIn reports "coll", or {db, coll}.
-func nameIn(db, stage string, v bsoncore.Value, found func(stage, ns string)) {
-	if s, ok := v.StringValueOK(); ok {
-		found(stage, db+"."+s)
-		return
+func writesTo(stage string) bool { return stage == "$out" || stage == "$merge" }
+
+// writtenTo returns the namespace that a pipeline's last stage writes to, "" when it only reads.
+func writtenTo(db string, pipeline []bson.Raw) (ns string, err error) {
+	if len(pipeline) == 0 || !writesTo(firstStage(pipeline[len(pipeline)-1:])) {
+		return "", nil
 	}
-	d, ok := v.DocumentOK()
-	if !ok {
-		return
-	}
-	coll, ok := d.Lookup("coll").StringValueOK()
-	if !ok {
-		return
-	}
-	if other, ok := d.Lookup("db").StringValueOK(); ok {
-		db = other
-	}
-	found(stage, db+"."+coll)
+	w := &stageWalk{db: db, resolve: func(_, name string) (string, error) {
+		ns = name
+		_, coll := catalog.SplitNS(name)
+		return coll, nil
+	}}
+	_, err = w.stages(pipeline[len(pipeline)-1:], 0)
+	return ns, err
 }
 
 // aggregateFunc answers an aggregate that is not run on the collection's partitions alone.
@@ -128,7 +103,7 @@ func (r *Router) specialAggregate(ns string, a *aggArgs) aggregateFunc {
 }
 
 // aggregateDB answers aggregate: 1, which reads no collection.
-func (r *Router) aggregateDB(ctx context.Context, q *Request, a *aggArgs) (Reply, error) {
+func (r *Router) aggregateDB(ctx context.Context, q *Request, a *aggArgs) (reply Reply, err error) {
 	if f := r.special[firstStage(a.pipeline)]; f != nil {
 		return f(ctx, q, q.DB, a)
 	}
@@ -139,12 +114,27 @@ func (r *Router) aggregateDB(ctx context.Context, q *Request, a *aggArgs) (Reply
 	default:
 		return Reply{}, wire.Errorf(wire.CommandNotSupported, "the stage %s is not supported without a collection", firstStage(a.pipeline))
 	}
-	if err := r.checkForeign(q.DB, a.pipeline); err != nil {
-		return Reply{}, err
-	}
 	home := partition.Part{Home: partition.Home{Backend: r.primaryOf(q.DB), DB: q.DB, Physical: "$cmd.aggregate"}}
-	drop := func(key []byte) bool { return string(key) == "aggregate" }
-	body := q.appendFor(nil, &home, true, drop, nil)
+	if ns, err := writtenTo(q.DB, a.pipeline); ns != "" || err != nil {
+		return Reply{}, wire.Errorf(wire.CommandNotSupported, "%s is not supported without a collection to read from", firstStage(a.pipeline[len(a.pipeline)-1:]))
+	}
+	var also foreign
+	plan := func(*partition.Collection) ([]*partition.Part, error) {
+		var err error
+		also, err = r.planForeign(ctx, q.DB, home.Backend, a.pipeline)
+		return also.parts, err
+	}
+	err = r.within(ctx, q.DB+".$cmd.aggregate", partition.Read, plan, func(*partition.Collection, []*partition.Part) error {
+		reply, err = r.aggregateDocuments(ctx, q, a, &home, also)
+		return err
+	})
+	return reply, err
+}
+
+// aggregateDocuments has a backend run a pipeline that begins with its own documents.
+func (r *Router) aggregateDocuments(ctx context.Context, q *Request, a *aggArgs, home *partition.Part, also foreign) (Reply, error) {
+	drop := func(key []byte) bool { return string(key) == "aggregate" || string(key) == "pipeline" }
+	body := q.appendFor(nil, home, true, drop, func(d []byte) []byte { return appendPipeline(d, also.pipeline) })
 	start, d := bsoncore.AppendDocumentStart(nil)
 	d = bsoncore.AppendInt32Element(d, "aggregate", 1)
 	elems, _ := bsoncore.Document(body).Elements()
@@ -152,11 +142,11 @@ func (r *Router) aggregateDB(ctx context.Context, q *Request, a *aggArgs) (Reply
 		d = append(d, e...)
 	}
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
-	got, err := r.do(ctx, q.target(&home), wire.AppendMsg(nil, 0, 0, 0, d))
+	got, err := r.do(ctx, q.target(home), wire.AppendMsg(nil, 0, 0, 0, d))
 	if err != nil {
 		return Reply{}, err
 	}
-	f := newFanoutPlain(r, q, &home)
+	f := newFanoutPlain(r, q, home)
 	if err := settleOne(f.branches[0], got, nil); err != nil {
 		return Reply{}, err
 	}
@@ -165,7 +155,7 @@ func (r *Router) aggregateDB(ctx context.Context, q *Request, a *aggArgs) (Reply
 		limit = int(min(a.batchSize, maxBatch))
 	}
 	c := &partition.Collection{NS: q.DB + ".$cmd.aggregate", DB: q.DB}
-	return r.firstBatch(ctx, q, c, f, nil, limit, a.hasBatchSize && a.batchSize == 0, false, false, false)
+	return r.firstBatch(ctx, q, c, f, also.parts, limit, a.hasBatchSize && a.batchSize == 0, false, false, false)
 }
 
 // primaryOf returns the backend of a database's plain collections; the catalog's for one that is not known.
