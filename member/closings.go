@@ -15,27 +15,33 @@ import (
 // pollEvery is how often closings are read where there is no change stream.
 const pollEvery = 20 * time.Millisecond
 
-// watch answers closings until ctx ends: by a change stream on a replica set, by reading them again and again on a standalone.
-func (in *instance) watch(ctx context.Context) {
-	seen := map[bson.ObjectID]bool{}
+// watch answers closings until ctx ends: by a change stream on a replica set, by reading them again and again on a standalone. A closing
+// that is seen late is answered late, which costs its owner the attempt and nothing else.
+func (in *instance) watch(ctx context.Context, stream *mongo.ChangeStream) {
 	for ctx.Err() == nil {
-		stream := in.stream(ctx)
-		in.readAll(ctx, seen)
-		if stream == nil {
-			in.pause(ctx, pollEvery)
-			continue
+		if stream != nil {
+			in.follow(ctx, stream)
 		}
-		for stream.Next(ctx) {
-			var ev struct {
-				Doc Closing `bson:"fullDocument"`
-			}
-			if stream.Decode(&ev) == nil && !ev.Doc.ID.IsZero() {
-				in.meet(ctx, ev.Doc, seen)
-			}
-		}
-		_ = stream.Close(context.WithoutCancel(ctx))
 		in.pause(ctx, pollEvery)
+		stream = in.stream(ctx)
+		_, _ = in.readClosings(ctx)
 	}
+	if stream != nil {
+		_ = stream.Close(context.WithoutCancel(ctx))
+	}
+}
+
+// follow meets the closings that a stream shows until it ends.
+func (in *instance) follow(ctx context.Context, stream *mongo.ChangeStream) {
+	for stream.Next(ctx) {
+		var ev struct {
+			Doc Closing `bson:"fullDocument"`
+		}
+		if stream.Decode(&ev) == nil && !ev.Doc.ID.IsZero() {
+			in.meet(ctx, ev.Doc)
+		}
+	}
+	_ = stream.Close(context.WithoutCancel(ctx))
 }
 
 func (in *instance) pause(ctx context.Context, d time.Duration) {
@@ -57,28 +63,29 @@ func (in *instance) stream(ctx context.Context) *mongo.ChangeStream {
 	return s
 }
 
-// readAll meets the closings that are there.
-func (in *instance) readAll(ctx context.Context, seen map[bson.ObjectID]bool) {
+// readClosings meets the closings that are there and returns the gates it closed.
+func (in *instance) readClosings(ctx context.Context) (met []*partition.Gate, err error) {
 	cur, err := in.db.Collection(Closings).Find(ctx, bson.D{})
 	if err != nil {
-		return
+		return nil, err
 	}
 	var all []Closing
-	if cur.All(ctx, &all) != nil {
-		return
+	if err := cur.All(ctx, &all); err != nil {
+		return nil, err
 	}
 	for _, c := range all {
-		in.meet(ctx, c, seen)
+		met = append(met, in.meet(ctx, c)...)
 	}
+	return met, nil
 }
 
 // meet closes the gates that a closing names and answers once no request of this instance is behind them. A closing whose version has been applied
 // already has ended.
-func (in *instance) meet(ctx context.Context, c Closing, seen map[bson.ObjectID]bool) {
-	if seen[c.ID] {
-		return
+func (in *instance) meet(ctx context.Context, c Closing) []*partition.Gate {
+	if in.seen[c.ID] {
+		return nil
 	}
-	seen[c.ID] = true
+	in.seen[c.ID] = true
 	homes := make([]partition.Home, len(c.Physical))
 	for i, p := range c.Physical {
 		homes[i] = partition.Home{Backend: in.b.ID(), DB: c.DB, Physical: p}
@@ -89,13 +96,14 @@ func (in *instance) meet(ctx context.Context, c Closing, seen map[bson.ObjectID]
 	}
 	gates, ok := in.m.cfg.Table.Close(c.NS, homes, c.Ends, how)
 	if !ok {
-		return
+		return nil
 	}
 	in.wg.Add(1)
 	go func() {
 		defer in.wg.Done()
 		in.answer(ctx, c, gates)
 	}()
+	return gates
 }
 
 func (in *instance) answer(ctx context.Context, c Closing, gates []*partition.Gate) {

@@ -3,14 +3,15 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
@@ -23,6 +24,8 @@ type Config struct {
 	Backends *backend.Set
 	Table    *partition.Table
 	Log      zerolog.Logger
+	// Refresh reads the newest maps and has Table apply them. It is called when a floor on a backend lies above what Table has applied.
+	Refresh func(context.Context) error
 	// Lease is how long a lease lasts (10 s), Renew how often it is renewed (2 s), Margin what clocks may differ by (1 s).
 	Lease, Renew, Margin time.Duration
 }
@@ -33,6 +36,8 @@ type Member struct {
 
 	mu     sync.Mutex
 	leases map[string]*Lease
+	// past are this process's instances at each backend that are not known to be gone.
+	past map[string][]bson.ObjectID
 	// joined is closed and replaced when a backend was joined.
 	joined chan struct{}
 }
@@ -50,7 +55,7 @@ func New(cfg Config) *Member {
 	def(&cfg.Lease, 10*time.Second)
 	def(&cfg.Renew, 2*time.Second)
 	def(&cfg.Margin, time.Second)
-	return &Member{cfg: cfg, leases: map[string]*Lease{}, joined: make(chan struct{})}
+	return &Member{cfg: cfg, leases: map[string]*Lease{}, past: map[string][]bson.ObjectID{}, joined: make(chan struct{})}
 }
 
 // Lease returns the current lease at a backend; one that is not valid if there is none.
@@ -86,42 +91,79 @@ func (m *Member) WaitJoined(ctx context.Context, backendID string) error {
 func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 	first := true
 	for ctx.Err() == nil {
-		if err := m.session(ctx, b, &first); err != nil && ctx.Err() == nil {
-			m.cfg.Log.Warn().Err(err).Str("backend", b.ID()).Msg("not registered at the backend; trying again")
-			select {
-			case <-time.After(m.cfg.Renew / 4):
-			case <-ctx.Done():
-			}
+		joined, err := m.session(ctx, b, first)
+		first = first && !joined
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		m.cfg.Log.Warn().Err(err).Str("backend", b.ID()).Msg("not registered at the backend; trying again")
+		select {
+		case <-time.After(m.cfg.Renew / 4):
+		case <-ctx.Done():
 		}
 	}
+	m.leave(context.WithoutCancel(ctx), b)
 }
 
-// session is the life of one instance. The process's first joining clears *first: a later one, after a lost lease, ends nobody.
-func (m *Member) session(ctx context.Context, b *backend.Backend, first *bool) error {
-	db := DB(b)
-	in := &instance{m: m, b: b, db: db, lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}}
-	sent := time.Now()
-	if err := in.join(ctx, *first); err != nil {
-		return err
-	}
-	*first = false
-	if !in.lease.renewed(sent, true) {
-		return errors.New("the registration was confirmed after its lease had ended")
+// session is the life of one instance. It reports whether the backend was joined. An instance whose lease was lost is not gone yet: what
+// it sent may be in flight, and only the next one, which answers for all gates of this process, can speak for it.
+func (m *Member) session(ctx context.Context, b *backend.Backend, first bool) (joined bool, err error) {
+	in := &instance{m: m, b: b, db: DB(b), id: bson.NewObjectID(), lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
+	inner, cancel := context.WithCancel(ctx)
+	defer in.wg.Wait()
+	defer cancel()
+	defer in.lease.end()
+	past := m.remember(b.ID(), in.id)
+	stream, met, err := in.join(inner, first)
+	if err != nil {
+		return false, err
 	}
 	m.set(b.ID(), in.lease)
-	inner, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Add(1)
+	in.wg.Add(2)
 	go func() {
-		defer wg.Done()
-		in.watch(inner)
+		defer in.wg.Done()
+		in.watch(inner, stream)
 	}()
-	err := in.renew(ctx)
-	in.lease.end()
-	cancel()
-	wg.Wait()
-	in.wg.Wait()
-	in.leave(context.WithoutCancel(ctx))
+	go func() {
+		defer in.wg.Done()
+		in.bury(inner, met, past)
+	}()
+	return true, in.renew(ctx)
+}
+
+// remember notes a new instance of this process and returns the earlier ones.
+func (m *Member) remember(backendID string, id bson.ObjectID) (past []bson.ObjectID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	past = slices.Clone(m.past[backendID])
+	m.past[backendID] = append(m.past[backendID], id)
+	return past
+}
+
+// forget notes that instances are gone.
+func (m *Member) forget(backendID string, gone []bson.ObjectID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.past[backendID] = slices.DeleteFunc(m.past[backendID], func(id bson.ObjectID) bool { return slices.Contains(gone, id) })
+}
+
+// leave marks all instances of this process at a backend gone. Its requests must be over.
+func (m *Member) leave(ctx context.Context, b *backend.Backend) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	m.mu.Lock()
+	ids := slices.Clone(m.past[b.ID()])
+	m.mu.Unlock()
+	_ = markGone(ctx, DB(b), ids)
+}
+
+// markGone says of instances that nothing of theirs can reach the backend any more.
+func markGone(ctx context.Context, db *mongo.Database, ids []bson.ObjectID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := db.Collection(Instances).UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "gone", Value: true}}}})
 	return err
 }
 
@@ -140,27 +182,80 @@ type instance struct {
 	db    *mongo.Database
 	id    bson.ObjectID
 	lease *Lease
-	// wg counts the closings being answered.
+	// seen are the closings that were met.
+	seen map[bson.ObjectID]bool
+	// wg counts what runs for the instance.
 	wg sync.WaitGroup
 }
 
-// join registers, then reads the closings, then the floors, in this order: a closing that is not seen has been ended by a floor that is.
-func (in *instance) join(ctx context.Context, first bool) error {
-	ctx, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
+// join registers, then reads the closings, then the floors, in this order: a closing that is not seen has been ended by a version that a
+// floor tells of. Only then may the lease be used. The stream of closings, nil on a standalone, begins before they
+// are read; met are the gates that were closed.
+func (in *instance) join(ctx context.Context, first bool) (stream *mongo.ChangeStream, met []*partition.Gate, err error) {
+	limited, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
 	defer cancel()
-	in.id = bson.NewObjectID()
+	sent := time.Now()
 	doc := Instance{ID: in.id, Proxy: in.m.cfg.Proxy, PID: os.Getpid(), Started: time.Now().UTC()}
 	if first {
-		_, err := in.db.Collection(Instances).UpdateMany(ctx, bson.D{{Key: "gone", Value: false}},
+		_, err := in.db.Collection(Instances).UpdateMany(limited, bson.D{{Key: "gone", Value: false}},
 			bson.D{{Key: "$set", Value: bson.D{{Key: "gone", Value: true}}}})
 		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if _, err := in.db.Collection(Instances).InsertOne(limited, doc); err != nil {
+		return nil, nil, err
+	}
+	if !in.lease.renewed(sent, true) {
+		return nil, nil, errors.New("the registration was confirmed after its lease had ended")
+	}
+	stream = in.stream(ctx)
+	met, err = in.readClosings(ctx)
+	if err == nil {
+		err = in.readFloors(limited)
+	}
+	if err != nil && stream != nil {
+		_ = stream.Close(context.WithoutCancel(ctx))
+	}
+	return stream, met, err
+}
+
+// readFloors sees to it that no map below a floor of the backend is used.
+func (in *instance) readFloors(ctx context.Context) error {
+	cur, err := in.db.Collection(Floors).Find(ctx, bson.D{})
+	if err != nil {
+		return err
+	}
+	var all []Floor
+	if err := cur.All(ctx, &all); err != nil {
+		return err
+	}
+	below := func(f Floor) bool { return in.m.cfg.Table.Applied(f.NS) < f.V }
+	if !slices.ContainsFunc(all, below) {
+		return nil
+	}
+	if in.m.cfg.Refresh != nil {
+		if err := in.m.cfg.Refresh(ctx); err != nil {
 			return err
 		}
 	}
-	if _, err := in.db.Collection(Instances).InsertOne(ctx, doc); err != nil {
-		return err
+	if i := slices.IndexFunc(all, below); i >= 0 {
+		return fmt.Errorf("the map of %s is known at version %d, and %d is the lowest that may be used", all[i].NS, in.m.cfg.Table.Applied(all[i].NS), all[i].V)
 	}
 	return nil
+}
+
+// bury marks earlier instances of this process gone once nothing of theirs is behind a gate that was to be closed when this one joined;
+// whatever is closed later waits for this one's answer.
+func (in *instance) bury(ctx context.Context, met []*partition.Gate, past []bson.ObjectID) {
+	for _, g := range met {
+		if g.WaitQuiet(ctx) != nil {
+			return
+		}
+	}
+	if markGone(ctx, in.db, past) == nil {
+		in.m.forget(in.b.ID(), past)
+	}
 }
 
 // renew renews the lease until ctx ends or the lease is lost.
@@ -187,12 +282,4 @@ func (in *instance) renew(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// leave marks the instance gone: nothing of it is in flight, since whoever waits for a reply finds the lease ended.
-func (in *instance) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	_, _ = in.db.Collection(Instances).UpdateOne(ctx, bson.D{{Key: "_id", Value: in.id}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "gone", Value: true}}}}, options.UpdateOne())
 }

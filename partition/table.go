@@ -76,6 +76,13 @@ func (t *Table) Close(ns string, homes []Home, ends int64, c Closed) (gates []*G
 	return gates, true
 }
 
+// Applied returns the version of ns's map that the gates are at, 0 when none was applied.
+func (t *Table) Applied(ns string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.applied[ns]
+}
+
 // gateLocked returns the gate of ns's home h. What was the home of another namespace, before a rename, gets a new one: the old
 // gate retires with its namespace's map, whose versions are not this one's.
 func (t *Table) gateLocked(ns string, h Home, version int64) *Gate {

@@ -57,7 +57,7 @@ func startProxy(t *testing.T, n int) *proxy {
 	if testing.Verbose() {
 		log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)
 	}
-	mem := member.New(member.Config{Proxy: "test", Backends: set, Table: table, Log: log})
+	mem := member.New(member.Config{Proxy: "test", Backends: set, Table: table, Log: log, Refresh: store.Refresh})
 	keep, stopKeep := context.WithCancel(context.Background())
 	var kept sync.WaitGroup
 	for _, b := range set.All() {

@@ -88,6 +88,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Backends: backends,
 		Table:    table,
 		Log:      log,
+		Refresh:  store.Refresh,
 		Lease:    cfg.Reshape.Lease,
 		Renew:    cfg.Reshape.LeaseRenew,
 		Margin:   cfg.Reshape.LeaseMargin,
