@@ -193,30 +193,38 @@ func (r *reshape) readAgain(ctx context.Context, h partition.Home, ids []bson.Ra
 	return out, cur.Err()
 }
 
+// pass brings over everything that was done to the inputs before it was called: a marker that comes through a stream proves that what came before it
+// has come through. An empty answer of a stream proves nothing, since the server may have looked at other collections' changes until then.
+func (r *reshape) pass(ctx context.Context) (times map[string]bson.Timestamp, changed int, err error) {
+	times = map[string]bson.Timestamp{}
+	for _, st := range r.streams {
+		id := bson.NewObjectID()
+		b := r.s.cfg.Backends.Get(st.backend)
+		if _, err := member.DB(b).Collection(member.Markers).InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "reshape", Value: r.rec.ID}, {Key: "epoch", Value: r.rec.Epoch}}); err != nil {
+			return nil, 0, retryable{err}
+		}
+		var c changes
+		for at := false; !at; {
+			if _, at, err = st.read(ctx, &c, id, true); err != nil {
+				return nil, 0, err
+			}
+		}
+		times[st.backend] = c.last
+		if err := r.apply(ctx, &c); err != nil {
+			return nil, 0, err
+		}
+		changed += c.n
+	}
+	return times, changed, nil
+}
+
 // mark inserts a marker on each input's backend and applies the streams up to it; then again, until a marker has nothing before it. The gates must be
 // closed. Only the last marker counts; its time on each backend is returned.
 func (r *reshape) mark(ctx context.Context) (map[string]bson.Timestamp, error) {
 	for {
-		times := map[string]bson.Timestamp{}
-		changed := 0
-		for _, st := range r.streams {
-			id := bson.NewObjectID()
-			b := r.s.cfg.Backends.Get(st.backend)
-			if _, err := member.DB(b).Collection(member.Markers).InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "reshape", Value: r.rec.ID}, {Key: "epoch", Value: r.rec.Epoch}}); err != nil {
-				return nil, retryable{err}
-			}
-			var c changes
-			for at := false; !at; {
-				var err error
-				if _, at, err = st.read(ctx, &c, id, true); err != nil {
-					return nil, err
-				}
-			}
-			times[st.backend] = c.last
-			if err := r.apply(ctx, &c); err != nil {
-				return nil, err
-			}
-			changed += c.n
+		times, changed, err := r.pass(ctx)
+		if err != nil {
+			return nil, err
 		}
 		if changed == 0 && len(r.pending) == 0 {
 			return times, nil

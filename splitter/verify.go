@@ -25,7 +25,7 @@ func (r *reshape) verify(ctx context.Context) error {
 			r.s.log.Error().Str("ns", r.coll.NS).Str("reshape", r.rec.ID.Hex()).Stringer("id", differ[0]).Int("documents", len(differ)).Msg("inputs and outputs of a reshape differ")
 			return retryable{errors.New("inputs and outputs differ, first at _id " + differ[0].String())}
 		}
-		if err := r.catchUp(ctx); err != nil {
+		if _, _, err := r.pass(ctx); err != nil {
 			return err
 		}
 		if differ, err = r.differing(ctx, differ); err != nil {
