@@ -25,9 +25,9 @@ import (
 
 const (
 	citiesBatch     = 2000
-	citiesShort     = 30_000      // cities that are loaded by default; all of them with SHARDWAY_CITIES_ALL=1
-	citiesPartition = "800KB"     // the size that makes tens of partitions of them
-	citiesQuiet     = time.Minute // within which the splits end after the load
+	citiesShort     = 30_000          // cities that are loaded by default; all of them with SHARDWAY_CITIES_ALL=1
+	citiesPartition = "800KB"         // the size that makes tens of partitions of them
+	citiesQuiet     = 2 * time.Minute // within which the splits end after the load
 )
 
 type city struct {
@@ -177,16 +177,20 @@ func (c *cities) load(t *testing.T) {
 	}
 }
 
-// quiet waits until the number of partitions has not changed for a while, and returns it.
+// quiet waits until no partition has been split, and none is being split, for a while, and returns how many there are.
 func quiet(t *testing.T, catalog *mongo.Client, ns string) int {
 	t.Helper()
 	last, since := -1, time.Now()
 	eventually(t, citiesQuiet, "the end of the splits", func(ctx context.Context) bool {
+		running, err := catalog.Database("shardway").Collection("reshapes").CountDocuments(ctx, bson.D{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		now, err := chunks(ctx, catalog, ns)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(now) != last {
+		if len(now) != last || running > 0 {
 			last, since = len(now), time.Now()
 		}
 		return time.Since(since) > 4*time.Second
