@@ -96,6 +96,9 @@ func (r *reshape) closeAndMark(ctx context.Context, m *catalog.Map) error {
 	if err != nil {
 		return err
 	}
+	if err := r.verifyRestless(ctx); err != nil {
+		return err
+	}
 	if err := r.sameIndexes(ctx); err != nil {
 		return err
 	}

@@ -37,6 +37,8 @@ type reshape struct {
 	braked time.Duration
 	// pending are ids whose documents met an equal entry of a unique index in an output and are to be tried again.
 	pending []bson.RawValue
+	// restless are ids whose documents changed again whenever they were compared; they are compared behind closed gates.
+	restless []bson.RawValue
 
 	mu    sync.Mutex
 	phase string
