@@ -12,7 +12,7 @@ import (
 )
 
 // aggregateStats answers pipelines that begin with $collStats, $indexStats or $planCacheStats: one document, or several, from
-// every partition, with the shard's name in it (mongos-behaviour §6.2), and then the rest of the pipeline.
+// every partition ($collStats: of every backend), with the shard's name in it (mongos-behaviour §6.2), and then the rest of the pipeline.
 func (r *Router) aggregateStats(ctx context.Context, q *Request, ns string, a *aggArgs) (reply Reply, err error) {
 	stage := firstStage(a.pipeline)
 	if _, named := q.First.StringValueOK(); !named {
@@ -26,6 +26,10 @@ func (r *Router) aggregateStats(ctx context.Context, q *Request, ns string, a *a
 			return errNoCollection(ns)
 		}
 		var err error
+		if stage == "$collStats" && shareBackend(parts) {
+			reply, err = r.collStatsBehind(ctx, q, c, parts, a)
+			return err
+		}
 		reply, err = r.aggregateBehind(ctx, q, c, parts, a, a.pipeline[1:], func(p *partition.Part) []bson.Raw {
 			return []bson.Raw{a.pipeline[0], statsFields(stage, c, p)}
 		})
