@@ -25,9 +25,10 @@ import (
 
 const (
 	citiesBatch     = 2000
-	citiesShort     = 30_000          // cities that are loaded by default; all of them with SHARDWAY_CITIES_ALL=1
-	citiesPartition = "800KB"         // the size that makes tens of partitions of them
-	citiesQuiet     = 2 * time.Minute // within which the splits end after the load
+	readerPause     = 200 * time.Millisecond
+	citiesShort     = 20_000          // cities that are loaded by default; all of them with SHARDWAY_CITIES_ALL=1
+	citiesPartition = "400KB"         // the size that makes tens of partitions of them
+	citiesQuiet     = 5 * time.Minute // within which the splits end after the load
 )
 
 type city struct {
@@ -134,6 +135,10 @@ func loadCities(t *testing.T, all []city, key string) {
 				mu.Lock()
 				rounds[name]++
 				mu.Unlock()
+				select { // leave some of the machine to the splits
+				case <-ctx.Done():
+				case <-time.After(readerPause):
+				}
 			}
 		})
 	}
