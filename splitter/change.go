@@ -32,10 +32,24 @@ func (s *Splitter) change(ctx context.Context, c *partition.Collection, m *catal
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, catalog.ErrMapExists) {
+	lost := errors.Is(err, catalog.ErrMapExists)
+	if burnt := s.burn(context.WithoutCancel(ctx), c, m.V); burnt != nil {
+		return errors.Join(err, burnt)
+	}
+	switch {
+	case s.inserted(m):
+		return nil
+	case lost:
 		return errMapMoved(c.NS)
 	}
-	return errors.Join(err, s.burn(context.WithoutCancel(ctx), c, m.V))
+	return err
+}
+
+// inserted reports whether a map of which an insert of its version was lost, by whomever, is the newest: then it was this map's own
+// insert whose answer had not come. Each change of a layout has an epoch of its own.
+func (s *Splitter) inserted(m *catalog.Map) bool {
+	newest := s.cfg.Catalog.Snapshot().Maps[m.NS]
+	return newest != nil && newest.V == m.V && newest.Epoch == m.Epoch
 }
 
 func errMapMoved(ns string) error {

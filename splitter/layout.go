@@ -92,7 +92,7 @@ func (s *Splitter) shardEmpty(ctx context.Context, c *partition.Collection, key 
 		return err
 	}
 	if info.exists {
-		s.dropUnnamed(ctx, c.NS, homesOfParts(c.Parts))
+		s.dropUnnamed(context.WithoutCancel(ctx), c.NS, homesOfParts(c.Parts))
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (s *Splitter) Drop(ctx context.Context, ns string) error {
 	if err := s.change(ctx, c, m, nil); err != nil {
 		return err
 	}
-	s.dropUnnamed(ctx, ns, homesOfParts(c.Parts))
+	s.dropUnnamed(context.WithoutCancel(ctx), ns, homesOfParts(c.Parts))
 	return nil
 }
 

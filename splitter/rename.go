@@ -111,7 +111,10 @@ func (s *Splitter) changeBoth(ctx context.Context, a *partition.Collection, ma *
 	if burnt := errors.Join(s.burn(whole, a, ma.V), s.burn(whole, b, mb.V)); burnt != nil {
 		return errors.Join(err, burnt)
 	}
-	if lost {
+	switch {
+	case s.inserted(ma) && s.inserted(mb):
+		return nil
+	case lost:
 		return errMapMoved(a.NS)
 	}
 	return err

@@ -1,0 +1,147 @@
+package splitter_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/splitter"
+)
+
+func TestMain(m *testing.M) { os.Exit(fleettest.Main(m)) }
+
+// relay is a way to a server on which answers can get lost.
+type relay struct {
+	l    net.Listener
+	to   string
+	mute atomic.Bool
+}
+
+func newRelay(t *testing.T, to string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{l: l, to: to}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go r.serve(c)
+		}
+	}()
+	return r
+}
+
+func (r *relay) serve(c net.Conn) {
+	defer func() { _ = c.Close() }()
+	s, err := net.Dial("tcp", r.to)
+	if err != nil {
+		return
+	}
+	go func() { _, _ = io.Copy(s, c); _ = s.Close() }()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := s.Read(buf)
+		if err != nil {
+			return
+		}
+		if r.mute.Load() {
+			continue
+		}
+		if _, err := c.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// world is one backend and a Splitter whose way to the catalog is a relay.
+type world struct {
+	relay *relay
+	b     *backend.Backend
+	store *catalog.Store
+	table *partition.Table
+	split *splitter.Splitter
+}
+
+func newWorld(t *testing.T, change func(*splitter.Config)) *world {
+	t.Helper()
+	server := fleettest.Start(t, 1).Servers[0]
+	w := &world{relay: newRelay(t, server.Addr()), table: partition.NewTable()}
+	var err error
+	if w.b, err = backend.Open(t.Context(), backend.Config{ID: "b1", URI: server.URI(), Log: zerolog.Nop()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.b.Close(context.Background()) })
+	set := &backend.Set{}
+	if err := set.Add(w.b); err != nil {
+		t.Fatal(err)
+	}
+	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + w.relay.l.Addr().String() + "/?directConnection=true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
+	if w.store, err = catalog.Open(t.Context(), client, zerolog.Nop()); err != nil {
+		t.Fatal(err)
+	}
+	w.store.OnChange(w.table.Apply)
+	cfg := splitter.Config{Server: "test", Backends: set, Catalog: w.store, Table: w.table, Log: zerolog.Nop(), MonitorEvery: -1}
+	if change != nil {
+		change(&cfg)
+	}
+	w.split = splitter.New(cfg)
+	t.Cleanup(w.split.Close)
+	return w
+}
+
+// A change of a map whose insert was not answered in time is told as what it was, and finished: here, done.
+func TestDropWithoutAnAnswerOfTheCatalog(t *testing.T) {
+	w := newWorld(t, nil)
+	if err := w.store.CreateDatabase(t.Context(), "db", "b1"); err != nil {
+		t.Fatal(err)
+	}
+	db := w.b.Client().Database("db")
+	if _, err := db.Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	parts := w.table.View().Collection("db.c").Parts
+	if err := partition.Enter(t.Context(), parts, partition.Write); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	dropped := make(chan error, 1)
+	go func() { dropped <- w.split.Drop(ctx, "db.c") }()
+	w.relay.mute.Store(true)
+	partition.Leave(parts, partition.Write)
+	<-ctx.Done()
+	w.relay.mute.Store(false)
+	err := <-dropped
+	if m := w.store.Snapshot().Maps["db.c"]; m == nil || !m.Dropped || m.Burnt {
+		t.Fatalf("Drop: %v; the newest map is %+v", err, m)
+	}
+	if err != nil {
+		t.Errorf("the collection was dropped, and Drop says %v", err)
+	}
+	if names, err := db.ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: "c"}}); err != nil || len(names) > 0 {
+		t.Errorf("left on the backend: %v, %v", names, err)
+	}
+}
