@@ -9,10 +9,27 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/shardkey"
 )
+
+// configCollections names what configDocuments makes.
+var configCollections = []string{"changelog", "chunks", "collections", "databases", "mongos", "settings", "shards", "version"}
+
+// configInfos lists the collections of config as listCollections does.
+func configInfos() []bson.Raw {
+	infos := make([]bson.Raw, len(configCollections))
+	for i, name := range configCollections {
+		info := bsoncore.AppendStringElement(nil, "name", name)
+		info = bsoncore.AppendStringElement(info, "type", "collection")
+		info = bsoncore.AppendDocumentElement(info, "options", bsoncore.BuildDocument(nil))
+		info = bsoncore.AppendDocumentElement(info, "info", bsoncore.BuildDocument(nil, bsoncore.AppendBooleanElement(nil, "readOnly", true)))
+		infos[i] = bson.Raw(bsoncore.BuildDocument(nil, info))
+	}
+	return infos
+}
 
 // configDocuments makes a collection of config (mongos-behaviour §10.5); one that is not known is empty.
 func (r *Router) configDocuments(ctx context.Context, coll string) ([]bson.Raw, error) {

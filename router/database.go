@@ -15,7 +15,7 @@ func (r *Router) ensureDatabase(ctx context.Context, db string) error {
 		return nil
 	}
 	if db == "config" {
-		return wire.Errorf(wire.IllegalOperation, "database 'config' is the proxy's own and cannot be written to")
+		return wire.Errorf(wire.CommandNotSupported, "database 'config' is the proxy's own and cannot be written to")
 	}
 	primary, err := r.cfg.Reshaper.LeastLoaded(ctx)
 	if err != nil {

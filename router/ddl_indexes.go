@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -91,13 +92,30 @@ func checkUnique(c *partition.Collection, key bson.Raw, simple bool) error {
 	for _, field := range c.Key.Fields() {
 		if !has[field] {
 			return wire.Errorf(wire.CannotCreateIndex, "cannot create unique index over %s with shard key %s: it does not contain '%s', so documents that it must keep apart may be in different partitions",
-				key, c.Key, field)
+				shellKey(elems), c.Key, field)
 		}
 	}
 	if !simple {
-		return wire.Errorf(wire.CannotCreateIndex, "cannot create unique index over %s with shard key %s: its collation is not simple", key, c.Key)
+		return wire.Errorf(wire.CannotCreateIndex, "cannot create unique index over %s with shard key %s: its collation is not simple", shellKey(elems), c.Key)
 	}
 	return nil
+}
+
+// shellKey returns an index's key as shells show it.
+func shellKey(elems []bson.RawElement) string {
+	var b strings.Builder
+	for i, e := range elems {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		v := e.Value()
+		if n, ok := v.AsFloat64OK(); ok {
+			fmt.Fprintf(&b, "%q : %v", e.Key(), n)
+		} else {
+			fmt.Fprintf(&b, "%q : %v", e.Key(), v)
+		}
+	}
+	return "{ " + b.String() + " }"
 }
 
 // plainStrings reports whether an index's specification asks for the simple collation. A collection's default is not

@@ -30,6 +30,13 @@ func (r *Router) rawCollections(ctx context.Context, db, primary string) ([]bson
 // partition. A filter is applied to what is listed, so that it sees clients' names only.
 func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error) {
 	ns := q.DB + ".$cmd.listCollections"
+	if q.DB == "config" {
+		docs, err := r.filtered(ctx, q, r.cfg.CatalogBackend, configInfos())
+		if err != nil {
+			return Reply{}, err
+		}
+		return listInfos(ns, q, docs)
+	}
 	view := r.cfg.Table.View()
 	d := view.Catalog.Databases[q.DB]
 	if d == nil {
@@ -54,6 +61,10 @@ func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error)
 	if docs, err = r.filtered(ctx, q, d.Primary, docs); err != nil {
 		return Reply{}, err
 	}
+	return listInfos(ns, q, docs)
+}
+
+func listInfos(ns string, q *Request, docs []bson.Raw) (Reply, error) {
 	if boolField(q.Msg.Body, "nameOnly") {
 		for i, doc := range docs {
 			docs[i] = onlyFields(doc, "name", "type")

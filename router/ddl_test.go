@@ -97,6 +97,17 @@ func TestNames(t *testing.T) {
 			t.Errorf("%v on config was done", cmd)
 		}
 	}
+	insert := bson.D{e("insert", "x"), e("documents", bson.A{bson.D{}})}
+	_, err = w.runOn("config", insert)
+	w.hasCode(insert, err, wire.CommandNotSupported) // with 20 drivers would tell of retryable writes
+	for _, cmd := range []string{"reshardCollection", "addShard", "updateZoneKeyRange"} {
+		_, err := w.runOn("admin", bson.D{e(cmd, "x.y")})
+		w.hasCode(cmd, err, wire.CommandNotSupported)
+	}
+	listed, err := w.client.Database("config").ListCollectionNames(context.Background(), bson.D{})
+	if err != nil || !slices.Contains(listed, "shards") || !slices.Contains(listed, "chunks") {
+		t.Errorf("config lists %v, %v", listed, err)
+	}
 	if w.catalog.Snapshot().Databases["config"] != nil {
 		t.Error("config was registered as a client's database")
 	}

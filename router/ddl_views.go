@@ -86,7 +86,7 @@ func (r *Router) checkView(ctx context.Context, c *partition.Collection) error {
 }
 
 func errViewOfMapped(view, ns string) error {
-	return wire.Errorf(wire.CommandNotSupported, "view '%s' reads '%s', which is kept in partitions; views on such collections are not supported yet", view, ns)
+	return wire.Errorf(wire.CommandNotSupported, "view '%s' reads '%s', which is sharded, or was dropped, renamed or moved before; views on such collections are not supported yet", view, ns)
 }
 
 // mapped returns a namespace with a map that reading the given ones touches, views followed; "" when there is none.

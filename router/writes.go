@@ -235,10 +235,11 @@ func (b *writeBatch) takeIDs(ids bsoncore.Value) error {
 	return nil
 }
 
-// checkWritable refuses databases that no client writes to.
+// checkWritable refuses databases that no client writes to. Not with IllegalOperation: of a write that fails so, drivers say that the
+// deployment does not support retryable writes.
 func checkWritable(db string) error {
 	if db == "config" {
-		return wire.Errorf(wire.IllegalOperation, "the config database shows what the proxy knows and cannot be written to; use the commands for sharding and balancing")
+		return wire.Errorf(wire.CommandNotSupported, "the config database shows what the proxy knows and cannot be written to; use the commands for sharding and balancing")
 	}
 	return nil
 }

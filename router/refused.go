@@ -1,0 +1,32 @@
+package router
+
+import (
+	"context"
+
+	"github.com/shardway/shardway/wire"
+)
+
+var _ = register(refusedCommands)
+
+// refusedCommands are commands of mongos that this proxy knows and does not do. They are not unknown (59): shells would ask then
+// whether this is a mongos at all.
+func refusedCommands(*Router) []Command {
+	const backends = "the backends are those of the proxy's configuration"
+	const zones = "zones are not supported; moveChunk and moveRange place a partition"
+	const reads = "run it on the backends themselves"
+	var cmds []Command
+	add := func(why string, admin bool, names ...string) {
+		for _, name := range names {
+			cmds = append(cmds, Command{Name: name, Admin: admin, Help: "refused: " + why, Run: func(context.Context, *Request) (Reply, error) {
+				return Reply{}, wire.Errorf(wire.CommandNotSupported, "%s is not supported through this proxy: %s", name, why)
+			}})
+		}
+	}
+	add(backends, true, "addShard", "removeShard")
+	add(zones, true, "addShardToZone", "removeShardFromZone", "updateZoneKeyRange")
+	add("a collection keeps its shard key", true, "reshardCollection", "refineCollectionShardKey", "abortReshardCollection", "commitReshardCollection")
+	add("a collection stays sharded; copy it to one that is not", true, "unshardCollection")
+	add("use an aggregation", false, "mapReduce")
+	add(reads, true, "fsync", "fsyncUnlock")
+	return cmds
+}
