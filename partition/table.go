@@ -16,11 +16,13 @@ type Table struct {
 	gates map[Home]*Gate
 	// applied is the version of each namespace's map that the gates are at.
 	applied map[string]int64
+	// closedPlain are the databases whose namespaces without a map are closed.
+	closedPlain map[string]bool
 }
 
 // NewTable makes an empty table: its View knows no database until Apply.
 func NewTable() *Table {
-	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}}
+	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}, closedPlain: map[string]bool{}}
 	t.view.Store(&View{Catalog: &catalog.Snapshot{}, table: t, mapped: map[string]*Collection{}})
 	return t
 }
@@ -56,7 +58,11 @@ func (t *Table) plainGate(v *View, h Home) *Gate {
 	if t.view.Load() != v {
 		return nil
 	}
-	return t.gateLocked(h.DB+"."+h.Physical, h, 0)
+	g := t.gateLocked(h.DB+"."+h.Physical, h, 0)
+	if t.closedPlain[h.DB] {
+		g.Close(ClosedAll)
+	}
+	return g
 }
 
 // Close closes the gates of homes of ns as far as c says, for a closing that version ends will end. It reports false,
@@ -118,6 +124,7 @@ func (t *Table) Apply(s *catalog.Snapshot) {
 	for _, c := range changed {
 		t.settleLocked(old, c)
 	}
+	t.movePrimariesLocked(old.Catalog, s)
 }
 
 func (t *Table) collectionLocked(ns string, m *catalog.Map) *Collection {

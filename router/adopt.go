@@ -16,20 +16,9 @@ import (
 // every backend at start, and by addShard. The error is 96 OperationFailed when a database is on another backend as
 // well (both are named), or has a collection whose name only partitions may have; nothing has been registered then.
 func Adopt(ctx context.Context, table *partition.Table, cat *catalog.Store, b *backend.Backend) error {
-	view := table.View()
-	names, err := databasesOf(ctx, b)
+	fresh, err := adoptions(ctx, table, b)
 	if err != nil {
 		return err
-	}
-	var fresh []string
-	for _, db := range names {
-		isNew, err := adoptable(ctx, view.Catalog, b, db)
-		if err != nil {
-			return err
-		}
-		if isNew {
-			fresh = append(fresh, db)
-		}
 	}
 	for _, db := range fresh {
 		if err := cat.CreateDatabase(ctx, db, b.ID()); err != nil {
@@ -37,6 +26,26 @@ func Adopt(ctx context.Context, table *partition.Table, cat *catalog.Store, b *b
 		}
 	}
 	return nil
+}
+
+// adoptions lists the databases of b that are to be registered.
+func adoptions(ctx context.Context, table *partition.Table, b *backend.Backend) ([]string, error) {
+	view := table.View()
+	names, err := databasesOf(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	var fresh []string
+	for _, db := range names {
+		isNew, err := adoptable(ctx, view.Catalog, b, db)
+		if err != nil {
+			return nil, err
+		}
+		if isNew {
+			fresh = append(fresh, db)
+		}
+	}
+	return fresh, nil
 }
 
 // databasesOf lists a backend's databases that clients may have made.

@@ -31,6 +31,9 @@ type Reshaper interface {
 	// ShardCollection gives a namespace, whose database is registered, a shard key. An empty or absent collection gets parts
 	// partitions (0: one for each backend), one with documents gets one, nothing copied. 23 when it has another key.
 	ShardCollection(ctx context.Context, ns string, key shardkey.Pattern, parts int) error
+	// MovePrimary moves a database's unsharded collections to a backend and makes that its primary. 70 for a backend, 26 for
+	// a database that is not known.
+	MovePrimary(ctx context.Context, db, to string) error
 	// MaxPartitionBytes is the size in bytes beyond which a partition of ns is split.
 	MaxPartitionBytes(ns string) int64
 	// Operations lists running reshapes as documents for currentOp.

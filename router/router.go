@@ -35,6 +35,12 @@ type Config struct {
 	SlowRequest time.Duration
 	// RecentLog is what getLog shows; nil shows nothing.
 	RecentLog *RecentLog
+	// AddBackend has a backend join the fleet under a free id (addShard), RemoveBackend has one leave it that nothing lives on
+	// any more (removeShard). Roster has both; nil refuses the command.
+	AddBackend    func(ctx context.Context, id, uri string) error
+	RemoveBackend func(ctx context.Context, id string) error
+	// RetryWindow is how long a drained backend stays in the fleet, since repeats of writes may need it; 0 means 30 min.
+	RetryWindow time.Duration
 }
 
 // Router serves clients. Make one with New.

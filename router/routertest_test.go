@@ -31,13 +31,20 @@ type proxy struct {
 	split   *splitter.Splitter
 }
 
-// startProxy runs a router over n fresh servers, named b1, b2, …; the catalog is on b1.
-func startProxy(t *testing.T, n int) *proxy {
+// startProxy runs a router over n fresh servers, named b1, b2, …; the catalog is on b1. Spare servers run beside them.
+func startProxy(t *testing.T, n int, spare ...int) *proxy {
 	t.Helper()
-	fl := fleettest.Start(t, n)
+	all := n
+	for _, more := range spare {
+		all += more
+	}
+	fl := fleettest.Start(t, all)
 	set := &backend.Set{}
 	ids := []string{"b1", "b2", "b3", "b4"}
-	for i, s := range fl.Servers {
+	open := func(_ context.Context, id, uri string) (*backend.Backend, error) {
+		return backend.Open(context.Background(), backend.Config{ID: id, URI: uri, Log: zerolog.Nop(), SelectionTimeout: 2 * time.Second})
+	}
+	for i, s := range fl.Servers[:n] {
 		b, err := backend.Open(t.Context(), backend.Config{ID: ids[i], URI: s.URI(), Log: zerolog.Nop()})
 		if err != nil {
 			t.Fatal(err)
@@ -60,14 +67,19 @@ func startProxy(t *testing.T, n int) *proxy {
 	mem := member.New(member.Config{Proxy: "test", Backends: set, Table: table, Log: log, Refresh: store.Refresh})
 	keep, stopKeep := context.WithCancel(context.Background())
 	var kept sync.WaitGroup
+	roster := &router.Roster{Backends: set, Catalog: store, Table: table, Member: mem, Open: open}
 	for _, b := range set.All() {
-		kept.Go(func() { mem.Keep(keep, b) })
+		roster.Keep(keep, &kept, b)
+		if err := store.PutBackend(t.Context(), b.ID(), b.URI(), b.HostString()); err != nil {
+			t.Fatal(err)
+		}
 		if err := mem.WaitJoined(t.Context(), b.ID()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	split := splitter.New(splitter.Config{Server: "test", Backends: set, Catalog: store, Table: table, Log: log, MonitorEvery: -1})
-	r := router.New(router.Config{Backends: set, Catalog: store, Table: table, Member: mem, CatalogBackend: "b1", Reshaper: split, Log: log.Level(zerolog.WarnLevel)})
+	r := router.New(router.Config{Backends: set, Catalog: store, Table: table, Member: mem, CatalogBackend: "b1", Reshaper: split, Log: log.Level(zerolog.WarnLevel),
+		AddBackend: roster.Adder(keep, &kept), RemoveBackend: roster.Remove, RetryWindow: 2 * time.Second})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +99,9 @@ func startProxy(t *testing.T, n int) *proxy {
 		split.Close()
 		stopKeep()
 		kept.Wait()
+		for _, b := range set.All() {
+			_ = b.Close(ctx)
+		}
 	})
 	return p
 }

@@ -80,8 +80,11 @@ func (s *Splitter) estimate(ctx context.Context, h partition.Home) (int64, error
 	return c.EstimatedDocumentCount(ctx)
 }
 
-// place returns which output a document belongs to.
+// place returns which output a document belongs to; an unsharded collection has but one.
 func (r *reshape) place(doc bson.Raw) (int, error) {
+	if r.coll.Key == nil {
+		return 0, nil
+	}
 	pos, err := r.coll.Key.Position(doc)
 	if err != nil {
 		return 0, err

@@ -33,7 +33,7 @@ func (s *Splitter) Run(ctx context.Context) {
 			s.Sweep(ctx)
 		case <-t.C:
 			if !s.cfg.Catalog.Snapshot().BalancerStopped {
-				s.drainBackends(ctx)
+				s.Drain(ctx)
 				s.splitFull(ctx)
 			}
 		}
@@ -109,36 +109,65 @@ func (s *Splitter) size(ctx context.Context, h partition.Home) (int64, error) {
 	return st.Size, err
 }
 
-// drainBackends moves partitions off backends that removeShard has named, one at a time, and notes when one is empty.
-func (s *Splitter) drainBackends(ctx context.Context) {
+// Drain moves partitions off backends that removeShard has named, one at a time, and notes since when one is empty. A database's primary stays
+// until movePrimary moves it. Run calls it.
+func (s *Splitter) Drain(ctx context.Context) {
 	for id, b := range s.cfg.Catalog.Snapshot().Backends {
 		if !b.Draining {
 			continue
 		}
-		left := false
 		s.cfg.Table.View().Mapped(func(c *partition.Collection) bool {
 			for _, p := range c.Parts {
-				if p.Backend != id || ctx.Err() != nil {
-					continue
-				}
-				left = true
-				if !c.Sharded() {
-					continue // movePrimary's affair
-				}
-				to, err := s.LeastLoaded(ctx)
-				if err == nil {
-					err = s.Move(ctx, c.NS, p.Range, to)
-				}
-				if err != nil && ctx.Err() == nil {
-					s.log.Warn().Err(err).Str("ns", c.NS).Str("backend", id).Msg("a partition could not be moved off a draining backend yet")
+				if p.Backend == id && ctx.Err() == nil && !s.cfg.Catalog.Snapshot().BalancerStopped {
+					s.moveOff(ctx, c, p)
 				}
 			}
 			return true
 		})
-		if !left && b.DrainedAt.IsZero() {
-			if err := s.cfg.Catalog.SetDraining(ctx, id, true, time.Now().UTC()); err != nil {
-				s.log.Warn().Err(err).Str("backend", id).Msg("not noted that the backend is empty")
+		empty := s.isEmpty(id)
+		if empty != b.DrainedAt.IsZero() || ctx.Err() != nil {
+			continue
+		}
+		at := time.Time{}
+		if empty {
+			at = time.Now().UTC()
+		}
+		if err := s.cfg.Catalog.SetDraining(ctx, id, true, at); err != nil {
+			s.log.Warn().Err(err).Str("backend", id).Msg("not noted whether the backend is empty")
+		}
+	}
+}
+
+// moveOff moves one partition off its draining backend.
+func (s *Splitter) moveOff(ctx context.Context, c *partition.Collection, p *partition.Part) {
+	var err error
+	if c.Sharded() {
+		var to string
+		if to, err = s.LeastLoaded(ctx); err == nil {
+			err = s.Move(ctx, c.NS, p.Range, to)
+		}
+	} else if d := s.cfg.Catalog.Snapshot().Databases[c.DB]; d != nil && d.Primary != p.Backend {
+		err = s.moveUnsharded(ctx, c.NS, d.Primary)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn().Err(err).Str("ns", c.NS).Str("backend", p.Backend).Msg("a partition could not be moved off a draining backend yet")
+	}
+}
+
+// isEmpty reports whether no map names a backend and no database has it as its primary.
+func (s *Splitter) isEmpty(id string) bool {
+	snap := s.cfg.Catalog.Snapshot()
+	for _, m := range snap.Maps {
+		for _, p := range m.Partitions {
+			if p.Backend == id {
+				return false
 			}
 		}
 	}
+	for _, d := range snap.Databases {
+		if d.Primary == id {
+			return false
+		}
+	}
+	return true
 }

@@ -51,6 +51,16 @@ type reshape struct {
 // plan chooses inputs and outputs from the collection as it is now.
 type plan func(c *partition.Collection) (inputs []*partition.Part, outputs []output, err error)
 
+// onlySharded is a plan for collections with a shard key; others are 118 NamespaceNotSharded.
+func onlySharded(p plan) plan {
+	return func(c *partition.Collection) ([]*partition.Part, []output, error) {
+		if !c.Sharded() {
+			return nil, nil, wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", c.NS)
+		}
+		return p(c)
+	}
+}
+
 // errCancelled ends a reshape that somebody has cancelled.
 var errCancelled = wire.Errorf(wire.ConflictingOperationInProgress, "the reshape was cancelled")
 
@@ -88,7 +98,7 @@ func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) er
 // attempt is one try with fresh outputs. Before the flip everything it made is taken back when it fails.
 func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, ns, kind string, choose plan) error {
 	c := s.cfg.Table.View().Collection(ns)
-	if c == nil || !c.Sharded() {
+	if c == nil || c.Map == nil {
 		return wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", ns)
 	}
 	inputs, outputs, err := choose(c)
@@ -238,7 +248,7 @@ func (s *Splitter) splitTo(ctx context.Context, ns string, at shardkey.Position,
 			return err
 		}
 	}
-	return s.reshape(ctx, ns, "split", func(c *partition.Collection) ([]*partition.Part, []output, error) {
+	return s.reshape(ctx, ns, "split", onlySharded(func(c *partition.Collection) ([]*partition.Part, []output, error) {
 		p := c.At(at)
 		if !p.Range.CanSplitAt(at) {
 			return nil, nil, wire.Errorf(wire.CannotSplit, "cannot split %s at %d: it is a bound of a partition already", ns, at.Int64())
@@ -246,7 +256,7 @@ func (s *Splitter) splitTo(ctx context.Context, ns string, at shardkey.Position,
 		lo, hi := p.Range.SplitAt(at)
 		return []*partition.Part{p}, []output{
 			{Home: partition.Home{Backend: p.Backend}, rg: lo}, {Home: partition.Home{Backend: to}, rg: hi}}, nil
-	})
+	}))
 }
 
 // SplitMedian divides the partition that holds at into two with about half of its documents each; 87 CannotSplit when all have one shard key value.
@@ -267,8 +277,7 @@ func (s *Splitter) Move(ctx context.Context, ns string, rg shardkey.Range, to st
 	if s.cfg.Backends.Get(to) == nil {
 		return wire.Errorf(wire.ShardNotFound, "shard '%s' does not exist", to)
 	}
-	errThere := errors.New("there already")
-	err := s.reshape(ctx, ns, "move", func(c *partition.Collection) ([]*partition.Part, []output, error) {
+	err := s.reshape(ctx, ns, "move", onlySharded(func(c *partition.Collection) ([]*partition.Part, []output, error) {
 		for _, p := range c.Parts {
 			if p.Range == rg {
 				if p.Backend == to {
@@ -278,7 +287,7 @@ func (s *Splitter) Move(ctx context.Context, ns string, rg shardkey.Range, to st
 			}
 		}
 		return nil, nil, wire.Errorf(656452, "no partition of %s has exactly the bounds %s", ns, rg)
-	})
+	}))
 	if errors.Is(err, errThere) {
 		return nil
 	}
@@ -287,7 +296,7 @@ func (s *Splitter) Move(ctx context.Context, ns string, rg shardkey.Range, to st
 
 // Merge makes one partition of the adjacent ones that cover exactly rg; it stays on the backend of the first.
 func (s *Splitter) Merge(ctx context.Context, ns string, rg shardkey.Range) error {
-	return s.reshape(ctx, ns, "merge", func(c *partition.Collection) ([]*partition.Part, []output, error) {
+	return s.reshape(ctx, ns, "merge", onlySharded(func(c *partition.Collection) ([]*partition.Part, []output, error) {
 		var in []*partition.Part
 		for _, p := range c.Parts {
 			if rg.ContainsRange(p.Range) {
@@ -301,7 +310,7 @@ func (s *Splitter) Merge(ctx context.Context, ns string, rg shardkey.Range) erro
 			return nil, nil, wire.Errorf(wire.BadValue, "the bounds %s are one partition of %s: nothing to merge", rg, ns)
 		}
 		return in, []output{{Home: partition.Home{Backend: in[0].Backend}, rg: rg}}, nil
-	})
+	}))
 }
 
 // Operations lists running reshapes as documents for currentOp.

@@ -62,6 +62,8 @@ type Splitter struct {
 
 	mu    sync.Mutex
 	locks map[string]*nsLock
+	// held are databases whose primary is being changed: locks of their namespaces are not given until the channel is closed.
+	held map[string]chan struct{}
 	// running are the reshapes of this process by id.
 	running map[string]*reshape
 	// stuck are partitions that cannot be split, so that they are reported once.
@@ -76,7 +78,7 @@ type Splitter struct {
 func New(cfg Config) *Splitter {
 	cfg.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	return &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, running: map[string]*reshape{}, stuck: map[partition.Home]bool{}}
+	return &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, held: map[string]chan struct{}{}, running: map[string]*reshape{}, stuck: map[partition.Home]bool{}}
 }
 
 // nsLock serialises changes of one namespace's map in this process.
@@ -87,7 +89,23 @@ type nsLock struct {
 
 // lock takes the namespace for a change of its map and returns what gives it back.
 func (s *Splitter) lock(ctx context.Context, ns string) (unlock func(), err error) {
+	return s.take(ctx, ns, false)
+}
+
+// take is lock; the holder of the namespace's database need not wait for himself.
+func (s *Splitter) take(ctx context.Context, ns string, holder bool) (unlock func(), err error) {
+	db, _ := catalog.SplitNS(ns)
 	s.mu.Lock()
+	for s.held[db] != nil && !holder {
+		free := s.held[db]
+		s.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		s.mu.Lock()
+	}
 	l := s.locks[ns]
 	if l == nil {
 		l = &nsLock{ch: make(chan struct{}, 1)}

@@ -93,8 +93,17 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Renew:    cfg.Reshape.LeaseRenew,
 		Margin:   cfg.Reshape.LeaseMargin,
 	})
+	roster := &router.Roster{
+		Backends: backends,
+		Catalog:  store,
+		Table:    table,
+		Member:   instances,
+		Open: func(ctx context.Context, id, uri string) (*backend.Backend, error) {
+			return openBackend(ctx, cfg, id, uri, log)
+		},
+	}
 	for _, b := range backends.All() {
-		beside.Go(func() { instances.Keep(background, b) })
+		roster.Keep(background, &beside, b)
 	}
 	awaitLeases(ctx, instances, backends, cfg.Reshape.Lease, log)
 
@@ -134,6 +143,9 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Log:            log,
 		SlowRequest:    cfg.Log.SlowRequest,
 		RecentLog:      recent,
+		AddBackend:     roster.Adder(background, &beside),
+		RemoveBackend:  roster.Remove,
+		RetryWindow:    cfg.Reshape.RetryWindow,
 	})
 	l, err := listen(cfg)
 	if err != nil {

@@ -1,0 +1,180 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// joinLimit is how long addShard waits for a backend to be reached and joined.
+const joinLimit = 15 * time.Second
+
+// Roster lets backends join and leave the fleet while it is in use. Add and Remove are safe for concurrent use.
+type Roster struct {
+	Backends *backend.Set
+	Catalog  *catalog.Store
+	Table    *partition.Table
+	Member   *member.Member
+	// Open opens a backend; it need not wait for it.
+	Open func(ctx context.Context, id, uri string) (*backend.Backend, error)
+
+	mu   sync.Mutex // held while a backend joins or leaves
+	keep sync.Map   // id to what ends the registration and waits for that
+}
+
+// Keep registers this process at a backend and keeps it so until ctx ends or the backend is removed.
+func (o *Roster) Keep(ctx context.Context, wg *sync.WaitGroup, b *backend.Backend) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	o.keep.Store(b.ID(), func() { cancel(); <-done })
+	wg.Go(func() {
+		defer close(done)
+		defer cancel()
+		o.Member.Keep(ctx, b)
+	})
+}
+
+// Adder returns what Config.AddBackend wants; what it starts ends with life and is counted in wg.
+func (o *Roster) Adder(life context.Context, wg *sync.WaitGroup) func(ctx context.Context, id, uri string) error {
+	return func(ctx context.Context, id, uri string) error { return o.add(ctx, life, wg, id, uri) }
+}
+
+func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, joinLimit)
+	defer cancel()
+	b, err := o.Open(life, id, uri)
+	if err != nil {
+		return wire.Errorf(wire.OperationFailed, "shard '%s' cannot be opened: its connection string is not one that drivers take", id)
+	}
+	joined := false
+	defer func() {
+		if !joined {
+			_ = b.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	if err := b.Ready(ctx); err != nil {
+		return wire.Errorf(wire.OperationFailed, "shard '%s' cannot be reached, or is not the replica set that it is said to be", id)
+	}
+	if err := o.isNew(ctx, b); err != nil {
+		return err
+	}
+	fresh, err := adoptions(ctx, o.Table, b)
+	if err != nil {
+		return err
+	}
+	if err := o.Catalog.PutBackend(ctx, id, b.URI(), b.HostString()); err != nil {
+		return err
+	}
+	if err := o.Backends.Add(b); err != nil {
+		return wire.Errorf(wire.IllegalOperation, "shard '%s' exists already", id)
+	}
+	joined = true
+	o.Keep(life, wg, b)
+	// Requests for what is adopted need the lease; one that is late costs them a retry and is no reason to fail.
+	_ = o.Member.WaitJoined(ctx, id)
+	return registerDatabases(context.WithoutCancel(ctx), o.Catalog, b, fresh)
+}
+
+// Remove takes a backend out of the catalog and out of the set, and closes it. Nothing may live on it any more.
+func (o *Roster) Remove(ctx context.Context, id string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.Catalog.RemoveBackend(ctx, id); err != nil {
+		return err
+	}
+	b := o.Backends.Remove(id)
+	if stop, ok := o.keep.LoadAndDelete(id); ok {
+		stop.(func())()
+	}
+	if b == nil {
+		return nil
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = b.Close(closing)
+	return nil
+}
+
+// isNew refuses a server that is in the fleet under another name, whatever address it was given by, and one with partitions of another
+// fleet's, which the sweep would drop.
+func (o *Roster) isNew(ctx context.Context, b *backend.Backend) error {
+	hosts := hostsOf(b.HostString())
+	for _, other := range o.Backends.All() {
+		for _, h := range hostsOf(other.HostString()) {
+			if slices.Contains(hosts, h) {
+				return wire.Errorf(wire.IllegalOperation, "'%s' is a member of the shard '%s' already", h, other.ID())
+			}
+		}
+	}
+	probe := bson.D{{Key: "_id", Value: bson.NewObjectID()}}
+	mine := member.DB(b).Collection(member.Markers)
+	if _, err := mine.InsertOne(ctx, probe); err != nil {
+		return wire.Errorf(wire.OperationFailed, "shard '%s' cannot be written to: %v", b.ID(), err)
+	}
+	defer func() { _, _ = mine.DeleteOne(context.WithoutCancel(ctx), probe) }()
+	for _, other := range o.Backends.All() {
+		n, err := member.DB(other).Collection(member.Markers).CountDocuments(ctx, probe, options.Count().SetLimit(1))
+		if err != nil {
+			return wire.Errorf(wire.OperationFailed, "whether shard '%s' is the same as '%s' cannot be told: '%s' does not answer", b.ID(), other.ID(), other.ID())
+		}
+		if n > 0 {
+			return wire.Errorf(wire.IllegalOperation, "the new shard is the shard '%s' under another address", other.ID())
+		}
+	}
+	return o.noForeignPartitions(ctx, b)
+}
+
+func (o *Roster) noForeignPartitions(ctx context.Context, b *backend.Backend) error {
+	dbs, err := databasesOf(ctx, b)
+	if err != nil {
+		return err
+	}
+	for _, db := range dbs {
+		names, err := collectionNames(ctx, b, db)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			if catalog.IsPhysicalName(n) && !ownedByMap(o.Table.View().Catalog, b.ID(), db, n) {
+				return wire.Errorf(wire.OperationFailed,
+					"shard '%s' has a partition '%s.%s' of another fleet, or of an earlier stay in this one; drop it there first if it is not needed", b.ID(), db, n)
+			}
+		}
+	}
+	return nil
+}
+
+// hostsOf lists the hosts of "rs/h1:p,h2:p" or "h:p".
+func hostsOf(host string) []string {
+	if _, list, ok := strings.Cut(host, "/"); ok {
+		host = list
+	}
+	return slices.DeleteFunc(strings.Split(strings.ToLower(host), ","), func(h string) bool { return h == "" })
+}
+
+// registerDatabases registers databases found on a new backend.
+func registerDatabases(ctx context.Context, cat *catalog.Store, b *backend.Backend, dbs []string) error {
+	var errs []error
+	for _, db := range dbs {
+		if err := cat.CreateDatabase(ctx, db, b.ID()); err != nil {
+			errs = append(errs, err)
+		} else if d := cat.Snapshot().Databases[db]; d == nil || d.Primary != b.ID() {
+			errs = append(errs, wire.Errorf(wire.OperationFailed, "database '%s' was made on another shard at this moment; what '%s' has of it is not served", db, b.ID()))
+		}
+	}
+	return errors.Join(errs...)
+}
