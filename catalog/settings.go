@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,8 +37,11 @@ func (s *Store) SetCollection(ctx context.Context, c CollectionSettings) error {
 }
 
 const (
-	balancerID = "balancer"
-	clusterID  = "cluster"
+	balancerID  = "balancer"
+	clusterID   = "cluster"
+	chunkSizeID = "chunksize"
+	autoSplitID = "autosplit"
+	autoMergeID = "automerge"
 )
 
 func (s *Store) readSettings(ctx context.Context, next *Snapshot) error {
@@ -45,6 +49,8 @@ func (s *Store) readSettings(ctx context.Context, next *Snapshot) error {
 		ID        string        `bson:"_id"`
 		Stopped   bool          `bson:"stopped"`
 		ClusterID bson.ObjectID `bson:"clusterId"`
+		Bytes     int64         `bson:"bytes"`
+		Enabled   bool          `bson:"enabled"`
 	}
 	if err := s.all(ctx, settingsColl, &rows); err != nil {
 		return err
@@ -55,23 +61,65 @@ func (s *Store) readSettings(ctx context.Context, next *Snapshot) error {
 			next.BalancerStopped = d.Stopped
 		case clusterID:
 			next.ClusterID = d.ClusterID
+		case chunkSizeID:
+			next.MaxPartitionBytes = d.Bytes
+		case autoSplitID:
+			next.AutoSplit = switchOf(d.Enabled)
+		case autoMergeID:
+			next.AutoMerge = switchOf(d.Enabled)
 		}
 	}
 	return nil
 }
 
+func switchOf(on bool) Switch {
+	if on {
+		return SwitchOn
+	}
+	return SwitchOff
+}
+
 // SetBalancerStopped stops or starts automatic splits, moves and merges.
 func (s *Store) SetBalancerStopped(ctx context.Context, stopped bool) error {
+	if err := s.putSetting(ctx, balancerID, balancerFields(stopped)); err != nil {
+		return err
+	}
+	return s.Refresh(ctx)
+}
+
+func balancerFields(stopped bool) bson.D {
 	mode := "full"
 	if stopped {
 		mode = "off"
 	}
-	_, err := s.db.Collection(settingsColl).UpdateByID(ctx, balancerID,
-		bson.D{{Key: "$set", Value: bson.D{{Key: "stopped", Value: stopped}, {Key: "mode", Value: mode}}}}, options.UpdateOne().SetUpsert(true))
-	if err != nil {
-		return fmt.Errorf("set the balancer: %w", err)
+	return bson.D{{Key: "stopped", Value: stopped}, {Key: "mode", Value: mode}}
+}
+
+// PutSettings writes what of n differs from the snapshot's settings. What is unset in n is left as it is.
+func (s *Store) PutSettings(ctx context.Context, n Settings) error {
+	now := s.Snapshot().Settings
+	var errs []error
+	put := func(changed bool, id string, fields bson.D) {
+		if changed {
+			errs = append(errs, s.putSetting(ctx, id, fields))
+		}
+	}
+	put(n.BalancerStopped != now.BalancerStopped, balancerID, balancerFields(n.BalancerStopped))
+	put(n.MaxPartitionBytes != now.MaxPartitionBytes && n.MaxPartitionBytes > 0, chunkSizeID, bson.D{{Key: "bytes", Value: n.MaxPartitionBytes}})
+	put(n.AutoSplit != now.AutoSplit && n.AutoSplit != SwitchUnset, autoSplitID, bson.D{{Key: "enabled", Value: n.AutoSplit == SwitchOn}})
+	put(n.AutoMerge != now.AutoMerge && n.AutoMerge != SwitchUnset, autoMergeID, bson.D{{Key: "enabled", Value: n.AutoMerge == SwitchOn}})
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	return s.Refresh(ctx)
+}
+
+func (s *Store) putSetting(ctx context.Context, id string, fields bson.D) error {
+	_, err := s.db.Collection(settingsColl).UpdateByID(ctx, id, bson.D{{Key: "$set", Value: fields}}, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("set %s: %w", id, err)
+	}
+	return nil
 }
 
 func (s *Store) ensureClusterID(ctx context.Context) error {

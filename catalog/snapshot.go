@@ -42,6 +42,28 @@ type CollectionSettings struct {
 	NoBalance bool
 }
 
+// Switch is a setting that may be unset.
+type Switch int8
+
+// The positions of a Switch.
+const (
+	SwitchUnset Switch = iota
+	SwitchOn
+	SwitchOff
+)
+
+// Settings are what an operator set for the whole fleet; config.settings shows them.
+type Settings struct {
+	// BalancerStopped says that balancerStop is in force: no automatic split, move or merge.
+	BalancerStopped bool
+	// MaxPartitionBytes, if positive, takes the place of the configuration's limit of a partition's size ("chunksize").
+	MaxPartitionBytes int64
+	// AutoSplit: off stops automatic splits only.
+	AutoSplit Switch
+	// AutoMerge is kept and shown; nothing is merged automatically.
+	AutoMerge Switch
+}
+
 // Snapshot is all of the catalog that requests read, at one moment. It is immutable.
 type Snapshot struct {
 	// Maps has the newest map of each namespace that has one, dropped ones too.
@@ -52,8 +74,8 @@ type Snapshot struct {
 	Backends map[string]*Backend
 	// Collections has the settings by namespace.
 	Collections map[string]CollectionSettings
-	// BalancerStopped says that balancerStop is in force: no automatic split, move or merge.
-	BalancerStopped bool
+	// Settings are the fleet's.
+	Settings
 	// ClusterID is config.version's clusterId.
 	ClusterID bson.ObjectID
 	// Views has the definitions of views known by the catalog; empty until views come.

@@ -61,12 +61,7 @@ func (r *Router) configDocuments(ctx context.Context, coll string) ([]bson.Raw, 
 			}
 		}
 	case "settings":
-		mode := "full"
-		if snap.BalancerStopped {
-			mode = "off"
-		}
-		docs = []any{bson.D{{Key: "_id", Value: "balancer"}, {Key: "mode", Value: mode}, {Key: "stopped", Value: snap.BalancerStopped}},
-			bson.D{{Key: "_id", Value: "chunksize"}, {Key: "value", Value: float64(r.cfg.Reshaper.MaxPartitionBytes("")) / (1 << 20)}}}
+		docs = r.settingDocs(snap)
 	case "mongos":
 		now := time.Now()
 		docs = []any{bson.D{{Key: "_id", Value: r.cfg.Server}, {Key: "created", Value: r.started}, {Key: "ping", Value: now},
@@ -75,6 +70,25 @@ func (r *Router) configDocuments(ctx context.Context, coll string) ([]bson.Raw, 
 		return r.changelog(ctx)
 	}
 	return marshalAll(docs)
+}
+
+// settingDocs are the documents of config.settings.
+func (r *Router) settingDocs(snap *catalog.Snapshot) []any {
+	mode := "full"
+	if snap.BalancerStopped {
+		mode = "off"
+	}
+	docs := []any{bson.D{{Key: "_id", Value: "balancer"}, {Key: "mode", Value: mode}, {Key: "stopped", Value: snap.BalancerStopped}},
+		bson.D{{Key: "_id", Value: "chunksize"}, {Key: "value", Value: float64(r.cfg.Reshaper.MaxPartitionBytes("")) / (1 << 20)}}}
+	for _, s := range []struct {
+		id string
+		to catalog.Switch
+	}{{"autosplit", snap.AutoSplit}, {"automerge", snap.AutoMerge}} {
+		if s.to != catalog.SwitchUnset {
+			docs = append(docs, bson.D{{Key: "_id", Value: s.id}, {Key: "enabled", Value: s.to == catalog.SwitchOn}})
+		}
+	}
+	return docs
 }
 
 func sorted[V any](m map[string]V) []string {

@@ -415,12 +415,14 @@ func interruption(ctx context.Context, err error) error {
 	return err
 }
 
-// handlerOf returns what answers a command: the table's handler, except for reads of config.
+// handlerOf returns what answers a command: the table's handler, except for reads and updates of config.
 func (r *Router) handlerOf(q *Request) Handler {
 	if q.DB == "config" {
 		switch q.Command.Name {
 		case "find", "count", "distinct":
 			return r.configRead
+		case "update":
+			return r.configUpdate
 		case "aggregate":
 			if _, named := q.First.StringValueOK(); named {
 				return r.configRead

@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -34,10 +35,18 @@ func (s *Splitter) Run(ctx context.Context) {
 		case <-t.C:
 			if !s.cfg.Catalog.Snapshot().BalancerStopped {
 				s.Drain(ctx)
+			}
+			if s.splits() {
 				s.splitFull(ctx)
 			}
 		}
 	}
+}
+
+// splits reports whether partitions are to be split automatically.
+func (s *Splitter) splits() bool {
+	snap := s.cfg.Catalog.Snapshot()
+	return !snap.BalancerStopped && snap.AutoSplit != catalog.SwitchOff
 }
 
 // splitFull splits what is over its limit until nothing is, or nothing can be.
@@ -49,7 +58,7 @@ func (s *Splitter) splitFull(ctx context.Context) {
 				return true
 			}
 			for _, p := range c.Parts {
-				if ctx.Err() != nil || s.cfg.Catalog.Snapshot().BalancerStopped {
+				if ctx.Err() != nil || !s.splits() {
 					return false
 				}
 				if s.splitIfFull(ctx, c, p) {
