@@ -44,9 +44,6 @@ func (s *Splitter) recoverOne(ctx context.Context, rec *catalog.Reshape) error {
 		if err := s.burnRecorded(ctx, m, rec.EndV); err != nil {
 			return err
 		}
-		if m, err = s.cfg.Catalog.NewestMap(ctx, rec.NS); err != nil {
-			return err
-		}
 	}
 	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(rec.Phase)).Msg("a reshape of an earlier process is taken up and ended")
 	reached := true
