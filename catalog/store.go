@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,8 +200,8 @@ func (s *Store) Named(ctx context.Context, backend, db, physical string) (bool, 
 	return false, nil
 }
 
-// InsertMap inserts a version of a map, which is a compare-and-swap: ErrMapExists says that somebody was faster. The snapshot is
-// refreshed in both cases. Any other error leaves it unknown whether the map was inserted.
+// InsertMap inserts a version of a map, which is a compare-and-swap: ErrMapExists says that somebody was faster. The snapshot has
+// the map then, or whatever was newer. Any other error leaves it unknown whether the map was inserted.
 func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 	if m.Created.IsZero() {
 		m.Created = time.Now().UTC().Truncate(time.Millisecond)
@@ -212,12 +213,33 @@ func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 	if err != nil && !mongo.IsDuplicateKeyError(err) {
 		return fmt.Errorf("insert map %s v%d: %w", m.NS, m.V, err)
 	}
-	lost := err != nil
+	if err == nil {
+		return s.adopt(m) // gates wait for it: the rest of the catalog need not be read
+	}
 	if err := s.Refresh(ctx); err != nil {
 		return err
 	}
-	if lost {
-		return ErrMapExists
+	return ErrMapExists
+}
+
+// adopt takes a map that was just inserted into the snapshot, as it would be read, and tells the listeners.
+func (s *Store) adopt(m *Map) error {
+	read, err := decodeMap(encodeMap(m))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.snap.Load()
+	if known := old.Maps[m.NS]; known != nil && known.V >= m.V {
+		return nil
+	}
+	next := *old
+	next.Maps = maps.Clone(old.Maps)
+	next.Maps[m.NS] = read
+	s.snap.Store(&next)
+	for _, f := range s.listeners {
+		f(&next)
 	}
 	return nil
 }

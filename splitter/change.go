@@ -77,6 +77,8 @@ func (s *Splitter) burn(ctx context.Context, c *partition.Collection, v int64) e
 		s.log.Error().Err(err).Str("ns", c.NS).Int64("v", v).Msg("a closing could not be ended yet")
 		select {
 		case <-time.After(wait):
+		case <-s.ctx.Done():
+			return fmt.Errorf("the closing of %s is left open for the next start: %w", c.NS, err)
 		case <-ctx.Done():
 			return fmt.Errorf("the closing of %s is still open: %w", c.NS, context.Cause(ctx))
 		}

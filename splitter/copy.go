@@ -19,6 +19,8 @@ import (
 const (
 	copyDocs  = 1000
 	copyBytes = 2 << 20
+	// readBytes is about how much is read again at once.
+	readBytes = 8 << 20
 	// copyRest is the part of a batch's time that the copy rests after it.
 	copyRest = 4
 )
@@ -48,14 +50,29 @@ func (r *reshape) createOutputs(ctx context.Context) error {
 			return err
 		}
 	}
+	bytes := int64(0)
 	for _, p := range r.inputs {
 		n, err := r.s.estimate(ctx, p.Home)
 		if err != nil {
 			return retryable{err}
 		}
 		r.total += n
+		size, err := r.s.size(ctx, p.Home)
+		if err != nil {
+			return retryable{err}
+		}
+		bytes += size
 	}
+	r.average = bytes / max(r.total, 1)
 	return nil
+}
+
+// atOnce bounds how many documents are held in memory at once: at most n, and fewer where they are large.
+func (r *reshape) atOnce(n int) int {
+	if r.average == 0 {
+		return n
+	}
+	return int(min(int64(n), max(1, readBytes/r.average)))
 }
 
 func withoutExpiry(indexes []bson.D) []bson.D {

@@ -33,7 +33,9 @@ func (r *reshape) flip(ctx context.Context) error {
 		if berr := r.s.burn(context.WithoutCancel(ctx), r.coll, m.V); berr != nil {
 			return errors.Join(err, berr)
 		}
-		if r.flipped(context.WithoutCancel(ctx)) {
+		known, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if flipped, ferr := r.flipped(known); ferr == nil && flipped {
 			err = nil
 		}
 	}
@@ -92,14 +94,16 @@ func (r *reshape) closeAndMark(ctx context.Context, m *catalog.Map) error {
 	if err := r.close(ctx, m.V, false); err != nil {
 		return err
 	}
+	same := make(chan error, 1)
+	go func() { same <- r.sameIndexes(ctx) }()
 	times, err := r.mark(ctx)
+	if differ := <-same; err == nil {
+		err = differ
+	}
+	if err == nil {
+		err = r.verifyRestless(ctx)
+	}
 	if err != nil {
-		return err
-	}
-	if err := r.verifyRestless(ctx); err != nil {
-		return err
-	}
-	if err := r.sameIndexes(ctx); err != nil {
 		return err
 	}
 	return r.stamp(ctx, m, times)
@@ -173,7 +177,8 @@ func proxies(live []member.Instance) string {
 	return s
 }
 
-// sameIndexes compares the indexes of inputs and outputs: DDL that came meanwhile makes the attempt begin anew.
+// sameIndexes compares the indexes of inputs and outputs: DDL that came meanwhile makes the attempt begin anew. When documents expire may
+// have changed; the outputs' indexes get it after the flip.
 func (r *reshape) sameIndexes(ctx context.Context) error {
 	want := map[string]bson.D{}
 	for _, ix := range withoutExpiry(r.info.indexes) {
@@ -191,6 +196,7 @@ func (r *reshape) sameIndexes(ctx context.Context) error {
 		if !reflect.DeepEqual(have, want) || !reflect.DeepEqual(now.options, r.info.options) {
 			return retryable{errors.New("indexes or options of the collection changed during the reshape")}
 		}
+		r.expiring = now.indexes
 	}
 	return nil
 }
@@ -245,27 +251,31 @@ func (r *reshape) retire(ctx context.Context) error {
 		return err
 	}
 	for _, p := range r.inputs {
-		b := r.s.cfg.Backends.Get(p.Backend)
-		if b == nil {
-			continue
-		}
-		_, err := member.DB(b).Collection(member.Floors).UpdateByID(ctx, r.coll.NS,
-			bson.D{{Key: "$max", Value: bson.D{{Key: "v", Value: newest.V}}}}, options.UpdateOne().SetUpsert(true))
-		if err != nil {
+		if err := r.s.raiseFloor(ctx, p.Backend, r.coll.NS, newest.V); err != nil {
 			r.s.log.Warn().Err(err).Str("backend", p.Backend).Msg("a floor could not be raised; the closing stays until the next start")
 			return nil
 		}
 	}
 	r.removeClosings(ctx)
+	r.s.expire(ctx, r.expiring, homesOfOutputs(r.outputs))
 	_ = r.s.cfg.Catalog.SwapReshape(ctx, &r.rec, func(n *catalog.Reshape) { n.Phase = catalog.Retiring })
 	r.history(ctx)
-	r.expire(ctx)
 	r.s.wg.Add(1)
 	go func() {
 		defer r.s.wg.Done()
 		r.drain()
 	}()
 	return nil
+}
+
+// raiseFloor makes v the lowest version of ns's map that may be used on a backend, unless a higher one is already.
+func (s *Splitter) raiseFloor(ctx context.Context, backendID, ns string, v int64) error {
+	b := s.cfg.Backends.Get(backendID)
+	if b == nil {
+		return nil
+	}
+	_, err := member.DB(b).Collection(member.Floors).UpdateByID(ctx, ns, bson.D{{Key: "$max", Value: bson.D{{Key: "v", Value: v}}}}, options.UpdateOne().SetUpsert(true))
+	return err
 }
 
 // drain drops the inputs once no cursor is on them, or at the drain limit.
@@ -285,21 +295,29 @@ func (r *reshape) drain() {
 	}
 }
 
-// expire gives the outputs' indexes the time after which documents expire.
-func (r *reshape) expire(ctx context.Context) {
-	for _, ix := range r.info.indexes {
+// expire gives indexes of outputs the time after which documents expire, as it is in like.
+func (s *Splitter) expire(ctx context.Context, like []bson.D, outputs []partition.Home) {
+	for _, ix := range like {
 		after := field(ix, "expireAfterSeconds")
 		if after == nil {
 			continue
 		}
-		for _, o := range r.outputs {
-			_, err := r.s.run(ctx, o.Home, bson.D{{Key: "collMod", Value: o.Physical},
+		for _, h := range outputs {
+			_, err := s.run(ctx, h, bson.D{{Key: "collMod", Value: h.Physical},
 				{Key: "index", Value: bson.D{{Key: "name", Value: field(ix, "name")}, {Key: "expireAfterSeconds", Value: after}}}, majority})
 			if err != nil {
-				r.s.log.Warn().Err(err).Str("ns", r.coll.NS).Msg("an index could not be given its expiry")
+				s.log.Warn().Err(err).Str("backend", h.Backend).Msg("an index could not be given its expiry")
 			}
 		}
 	}
+}
+
+func homesOfOutputs(outputs []output) []partition.Home {
+	homes := make([]partition.Home, len(outputs))
+	for i, o := range outputs {
+		homes[i] = o.Home
+	}
+	return homes
 }
 
 // history writes what happened for people to read.

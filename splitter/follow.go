@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/member"
@@ -106,7 +107,7 @@ func (r *reshape) apply(ctx context.Context, c *changes) error {
 	for _, m := range c.ids {
 		for _, id := range m {
 			ids = append(ids, id)
-			if len(ids) == followBatch {
+			if len(ids) >= r.atOnce(followBatch) {
 				if err := flush(); err != nil {
 					return err
 				}
@@ -123,7 +124,11 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 	docs := make([][]any, len(r.outputs))
 	seen := map[string]bool{}
 	for _, p := range r.inputs {
-		found, err := r.readAgain(ctx, p.Home, ids)
+		after, err := r.afterShown(ctx, p.Backend)
+		if err != nil {
+			return retryable{err}
+		}
+		found, err := r.readAgain(after, p.Home, ids)
 		if err != nil {
 			return retryable{err}
 		}
@@ -169,6 +174,32 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 		}
 	}
 	return nil
+}
+
+// afterShown is ctx for reading on a backend nothing older than what its stream has shown: a primary that took over a moment ago may not know yet that
+// majority has it.
+func (r *reshape) afterShown(ctx context.Context, backendID string) (context.Context, error) {
+	for _, st := range r.streams {
+		if st.backend != backendID || st.shown.IsZero() {
+			continue
+		}
+		session := r.sessions[backendID]
+		if session == nil {
+			var err error
+			if session, err = r.s.cfg.Backends.Get(backendID).Client().StartSession(options.Session().SetCausalConsistency(true)); err != nil {
+				return nil, err
+			}
+			if r.sessions == nil {
+				r.sessions = map[string]*mongo.Session{}
+			}
+			r.sessions[backendID] = session
+		}
+		if err := session.AdvanceOperationTime(&st.shown); err != nil {
+			return nil, err
+		}
+		return mongo.NewSessionContext(ctx, session), nil
+	}
+	return ctx, nil
 }
 
 // readAgain reads documents by their ids, as majority has them.

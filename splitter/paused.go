@@ -44,7 +44,9 @@ func (r *reshape) runPaused(ctx context.Context) error {
 		if berr := r.s.burn(context.WithoutCancel(ctx), r.coll, m.V); berr != nil {
 			return errors.Join(err, berr)
 		}
-		if !r.flipped(context.WithoutCancel(ctx)) {
+		known, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if flipped, ferr := r.flipped(known); ferr != nil || !flipped {
 			return err
 		}
 	}

@@ -46,7 +46,8 @@ func (s *Splitter) recoverOne(ctx context.Context, rec *catalog.Reshape) error {
 		}
 	}
 	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(rec.Phase)).Msg("a reshape of an earlier process is taken up and ended")
-	reached := true
+	db, _ := catalog.SplitNS(rec.NS)
+	reached := s.rollForward(ctx, rec, m)
 	for _, h := range rec.Inputs {
 		b := s.cfg.Backends.Get(h.Backend)
 		if b == nil {
@@ -56,7 +57,6 @@ func (s *Splitter) recoverOne(ctx context.Context, rec *catalog.Reshape) error {
 		reached = cleanClosings(bctx, member.DB(b), rec.ID) && reached
 		cancel()
 	}
-	db, _ := catalog.SplitNS(rec.NS)
 	for _, h := range append(append([]catalog.RecordedHome{}, rec.Inputs...), rec.Outputs...) {
 		home := partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
 		if s.cfg.Backends.Get(h.Backend) == nil {
@@ -71,6 +71,43 @@ func (s *Splitter) recoverOne(ctx context.Context, rec *catalog.Reshape) error {
 		return nil // the record stays, so that the next start looks again
 	}
 	return s.cfg.Catalog.DeleteReshape(ctx, rec.ID)
+}
+
+// rollForward does what follows a flip and comes before the inputs are dropped: floors and, if it may not have been done, the outputs' expiry.
+// It reports whether every backend was reached; without a flip there is nothing to do.
+func (s *Splitter) rollForward(ctx context.Context, rec *catalog.Reshape, m *catalog.Map) bool {
+	if m == nil || len(rec.Outputs) == 0 || len(rec.Inputs) == 0 {
+		return true
+	}
+	db, _ := catalog.SplitNS(rec.NS)
+	flipped, err := s.cfg.Catalog.Named(ctx, rec.Outputs[0].Backend, db, rec.Outputs[0].Physical)
+	if err != nil || !flipped {
+		return err == nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	reached := true
+	for _, h := range rec.Inputs {
+		if err := s.raiseFloor(ctx, h.Backend, rec.NS, m.V); err != nil {
+			s.log.Warn().Err(err).Str("backend", h.Backend).Msg("a floor could not be raised")
+			reached = false
+		}
+	}
+	if rec.Phase != catalog.Closing {
+		return reached
+	}
+	input := partition.Home{Backend: rec.Inputs[0].Backend, DB: db, Physical: rec.Inputs[0].Physical}
+	info, err := s.inspectHome(ctx, input)
+	if err != nil {
+		s.log.Warn().Err(err).Str("backend", input.Backend).Msg("indexes could not be read")
+		return false
+	}
+	outputs := make([]partition.Home, len(rec.Outputs))
+	for i, h := range rec.Outputs {
+		outputs[i] = partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
+	}
+	s.expire(ctx, info.indexes, outputs)
+	return reached
 }
 
 // burnRecorded inserts version v with the partitions of the newest map.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
@@ -39,6 +40,12 @@ type reshape struct {
 	pending []bson.RawValue
 	// restless are ids whose documents changed again whenever they were compared; they are compared behind closed gates.
 	restless []bson.RawValue
+	// expiring are the inputs' indexes as they were when the gates had been closed.
+	expiring []bson.D
+	// average is the size of the inputs' documents on average, in bytes.
+	average int64
+	// sessions, by backend, read what a stream has shown and nothing older.
+	sessions map[string]*mongo.Session
 
 	mu    sync.Mutex
 	phase string
@@ -121,6 +128,9 @@ func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, 
 	r.release()
 	for _, st := range r.streams {
 		st.close()
+	}
+	for _, session := range r.sessions {
+		session.EndSession(context.WithoutCancel(ctx))
 	}
 	if err != nil {
 		return r.abandon(context.WithoutCancel(ctx), err)
@@ -206,14 +216,15 @@ func (r *reshape) enter(phase string) {
 func (r *reshape) abandon(ctx context.Context, why error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if r.flipped(ctx) {
+	switch flipped, err := r.flipped(ctx); {
+	case err != nil:
+		// Neither side may be dropped; the next start knows.
+		r.s.log.Error().Err(err).Str("ns", r.coll.NS).Msg("it is not known whether a reshape has flipped; it is left for the next start")
+		return why
+	case flipped:
 		return r.retire(ctx)
 	}
-	homes := make([]partition.Home, len(r.outputs))
-	for i, o := range r.outputs {
-		homes[i] = o.Home
-	}
-	r.s.dropUnnamed(ctx, r.coll.NS, homes)
+	r.s.dropUnnamed(ctx, r.coll.NS, homesOfOutputs(r.outputs))
 	r.removeClosings(ctx)
 	if err := r.s.cfg.Catalog.DeleteReshape(ctx, r.rec.ID); err != nil {
 		r.s.log.Warn().Err(err).Msg("the record of an abandoned reshape is left for the next start")
@@ -222,10 +233,19 @@ func (r *reshape) abandon(ctx context.Context, why error) error {
 	return why
 }
 
-// flipped reports whether the newest map names the outputs.
-func (r *reshape) flipped(ctx context.Context) bool {
-	m, err := r.s.cfg.Catalog.NewestMap(ctx, r.coll.NS)
-	return err == nil && len(r.outputs) > 0 && m.Names(r.outputs[0].Backend, r.outputs[0].Physical)
+// flipped reports whether the newest map names the outputs. It asks until it knows or ctx ends.
+func (r *reshape) flipped(ctx context.Context) (bool, error) {
+	for {
+		m, err := r.s.cfg.Catalog.NewestMap(ctx, r.coll.NS)
+		if err == nil {
+			return m.Names(r.outputs[0].Backend, r.outputs[0].Physical), nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return false, err
+		}
+	}
 }
 
 // changeName is the what of config.changelog for a kind.

@@ -22,6 +22,8 @@ type stream struct {
 	// inputs are the inputs on this backend, by physical name.
 	inputs map[string]partition.Home
 	db     string
+	// shown is the time of the newest event that was read.
+	shown bson.Timestamp
 }
 
 // event is what a stream shows.
@@ -67,7 +69,9 @@ func (st *stream) open(ctx context.Context, s *Splitter) error {
 		bson.D{{Key: "ns.db", Value: st.db}, {Key: "ns.coll", Value: bson.D{{Key: "$in", Value: names}}}},
 		bson.D{{Key: "ns.db", Value: catalog.MemberDB}, {Key: "ns.coll", Value: member.Markers}},
 	}}}}}
-	cs, err := b.Client().Watch(ctx, mongo.Pipeline{match}, options.ChangeStream().SetMaxAwaitTime(50*time.Millisecond).SetBatchSize(1000))
+	// Only what is read of an event: one with a whole large document could be too large for a reply.
+	need := bson.D{{Key: "$project", Value: bson.D{{Key: "operationType", Value: 1}, {Key: "ns", Value: 1}, {Key: "documentKey", Value: 1}, {Key: "clusterTime", Value: 1}}}}
+	cs, err := b.Client().Watch(ctx, mongo.Pipeline{match, need}, options.ChangeStream().SetMaxAwaitTime(50*time.Millisecond).SetBatchSize(1000))
 	if err != nil {
 		return err
 	}
@@ -131,6 +135,9 @@ func (st *stream) read(ctx context.Context, c *changes, marker bson.ObjectID, wa
 	}
 	if ev.Time.Compare(c.last) > 0 {
 		c.last = ev.Time
+	}
+	if ev.Time.Compare(st.shown) > 0 {
+		st.shown = ev.Time
 	}
 	if ev.NS.DB == catalog.MemberDB {
 		id, ok := ev.Key.ID.ObjectIDOK()

@@ -120,7 +120,7 @@ func (r *reshape) scanIDs(ctx context.Context, h partition.Home, f func([]bson.R
 	if err != nil {
 		return err
 	}
-	cur, err := c.Find(ctx, bson.D{}, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}).SetBatchSize(verifyBatch).SetNoCursorTimeout(true))
+	cur, err := c.Find(ctx, bson.D{}, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}).SetBatchSize(int32(r.atOnce(verifyBatch))).SetNoCursorTimeout(true))
 	if err != nil {
 		return retryable{err}
 	}
@@ -129,7 +129,7 @@ func (r *reshape) scanIDs(ctx context.Context, h partition.Home, f func([]bson.R
 	for cur.Next(ctx) {
 		id := cur.Current.Lookup("_id")
 		ids = append(ids, bson.RawValue{Type: id.Type, Value: bytes.Clone(id.Value)})
-		if len(ids) == verifyBatch {
+		if len(ids) >= r.atOnce(verifyBatch) {
 			if err := f(ids); err != nil {
 				return err
 			}

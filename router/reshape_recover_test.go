@@ -1,0 +1,103 @@
+package router_test
+
+import (
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
+)
+
+// expiry is expireAfterSeconds of the index t_1 of a physical collection on the first backend; −1 when it has none.
+func (p *proxy) expiry(t *testing.T, physical string) int64 {
+	t.Helper()
+	specs, err := p.direct.Database("db").Collection(physical).Indexes().ListSpecifications(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range specs {
+		if s.Name == "t_1" && s.ExpireAfterSeconds != nil {
+			return int64(*s.ExpireAfterSeconds)
+		}
+	}
+	return -1
+}
+
+func ttl(seconds int32) mongo.IndexModel {
+	m := mongo.IndexModel{Keys: bson.D{{Key: "t", Value: 1}}}
+	if seconds > 0 {
+		m.Options = options.Index().SetExpireAfterSeconds(seconds)
+	}
+	return m
+}
+
+// Outputs get the time after which documents expire with the flip.
+func TestSplitKeepsExpiry(t *testing.T) {
+	p := startProxy(t, 1)
+	ctx := t.Context()
+	p.shard(t, "db.c", "k", 1)
+	c := p.client.Database("db").Collection("c")
+	if _, err := c.Indexes().CreateOne(ctx, ttl(3600)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if _, err := c.InsertOne(ctx, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.split.SplitMedian(ctx, "db.c", 0); err != nil {
+		t.Fatal(err)
+	}
+	parts := p.catalog.Snapshot().Map("db.c").Partitions
+	if len(parts) != 2 {
+		t.Fatalf("%d partitions", len(parts))
+	}
+	for _, part := range parts {
+		if got := p.expiry(t, part.Physical); got != 3600 {
+			t.Errorf("%s: documents expire after %d s, want 3600", part.Physical, got)
+		}
+	}
+}
+
+// A process that ends right after the flip leaves outputs that do not expire documents, floors that are too low and the inputs.
+func TestRecoverRollsForward(t *testing.T) {
+	p := startProxy(t, 1)
+	ctx := t.Context()
+	p.shard(t, "db.c", "k", 1)
+	m := p.catalog.Snapshot().Map("db.c")
+	db := p.direct.Database("db")
+	const input = "c@fffff.0.0"
+	if _, err := db.Collection(input).Indexes().CreateOne(ctx, ttl(60)); err != nil {
+		t.Fatal(err)
+	}
+	output := m.Partitions[0].Physical
+	if _, err := db.Collection(output).Indexes().CreateOne(ctx, ttl(0)); err != nil {
+		t.Fatal(err)
+	}
+	rec := catalog.Reshape{ID: bson.NewObjectID(), NS: "db.c", Kind: "move", Owner: "gone", Phase: catalog.Closing, EndV: m.V,
+		Inputs:  []catalog.RecordedHome{{Backend: "b1", Physical: input}},
+		Outputs: []catalog.RecordedHome{{Backend: "b1", Physical: output}}}
+	if err := p.catalog.InsertReshape(ctx, &rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.split.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.expiry(t, output); got != 60 {
+		t.Errorf("documents expire after %d s, want 60", got)
+	}
+	if names, err := db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: input}}); err != nil || len(names) != 0 {
+		t.Errorf("the input is left: %v, %v", names, err)
+	}
+	var floor member.Floor
+	err := p.direct.Database(catalog.MemberDB).Collection(member.Floors).FindOne(ctx, bson.D{{Key: "_id", Value: "db.c"}}).Decode(&floor)
+	if err != nil || floor.V != m.V {
+		t.Errorf("floor %d, %v; want %d", floor.V, err, m.V)
+	}
+	if left, err := p.catalog.Reshapes(ctx); err != nil || len(left) != 0 {
+		t.Errorf("records left: %v, %v", left, err)
+	}
+}
