@@ -14,6 +14,12 @@ import (
 // was dropped, and both are inserted at one moment. Nothing is copied and no physical name changes. A collection to is 48
 // NamespaceExists unless dropTarget, which drops it; a collection from that does not exist is 26 NamespaceNotFound.
 func (s *Splitter) Rename(ctx context.Context, from, to string, dropTarget bool) error {
+	if c := s.cfg.Table.View().Collection(to); c != nil && c.Sharded() && !dropTarget {
+		return wire.Errorf(wire.NamespaceExists, "target namespace '%s' exists", to)
+	}
+	// A copy may take hours, and what it would make of the old names is of no use.
+	s.cancelNS(from)
+	s.cancelNS(to)
 	unlock, err := s.lockBoth(ctx, from, to)
 	if err != nil {
 		return err

@@ -85,6 +85,14 @@ func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) er
 	defer unlock()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	s.mu.Lock()
+	s.cancels[ns] = cancel
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.cancels, ns)
+		s.mu.Unlock()
+	}()
 	wait := s.cfg.Backoff
 	for attempt := 1; ; attempt++ {
 		err := s.attempt(ctx, cancel, ns, kind, choose)
@@ -375,13 +383,11 @@ func (s *Splitter) Cancel(id string) bool {
 	return true
 }
 
-// cancelNS ends the reshapes of a namespace that is about to be dropped.
+// cancelNS ends the reshape of a namespace that is about to be dropped or renamed, also one that waits to try again.
 func (s *Splitter) cancelNS(ns string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.running {
-		if r.coll.NS == ns {
-			r.cancel(errCancelled)
-		}
+	if cancel := s.cancels[ns]; cancel != nil {
+		cancel(errCancelled)
 	}
 }

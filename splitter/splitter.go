@@ -66,6 +66,8 @@ type Splitter struct {
 	held map[string]chan struct{}
 	// running are the reshapes of this process by id.
 	running map[string]*reshape
+	// cancels end what reshapes a namespace, also between two attempts.
+	cancels map[string]context.CancelCauseFunc
 	// stuck are partitions that cannot be split, so that they are reported once.
 	stuck map[partition.Home]bool
 	// ctx ends with Close; wg counts what drains retired homes.
@@ -78,7 +80,8 @@ type Splitter struct {
 func New(cfg Config) *Splitter {
 	cfg.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	return &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, held: map[string]chan struct{}{}, running: map[string]*reshape{}, stuck: map[partition.Home]bool{}}
+	return &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, held: map[string]chan struct{}{}, running: map[string]*reshape{},
+		cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{}}
 }
 
 // nsLock serialises changes of one namespace's map in this process.
@@ -132,8 +135,8 @@ func (s *Splitter) take(ctx context.Context, ns string, holder bool) (unlock fun
 // Close ends what runs in the background and waits for it. Retired homes that are not drained yet are left to the next start.
 func (s *Splitter) Close() {
 	s.mu.Lock()
-	for _, r := range s.running {
-		r.cancel(errCancelled)
+	for _, cancel := range s.cancels {
+		cancel(errCancelled)
 	}
 	s.mu.Unlock()
 	s.stop()
