@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,7 +24,16 @@ func caseColl(t *testing.T, key string) (c *rawconn.Conn, db string) {
 	c = dial(t, sharedProxy(t).Addr())
 	db = fleettest.DB(t)
 	must(t, c, "admin", shardCmd(db+".c", key))
-	t.Cleanup(func() { ask(t, c, db, bson.D{{Key: "dropDatabase", Value: 1}}) })
+	addr := sharedProxy(t).Addr()
+	t.Cleanup(func() { // on a connection of its own: some tests end theirs
+		last, err := rawconn.Dial(context.Background(), addr)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer last.Close()
+		ask(t, last, db, bson.D{{Key: "dropDatabase", Value: 1}})
+	})
 	return c, db
 }
 
