@@ -240,7 +240,7 @@ func aggregateMessages(q *Request, parts []*partition.Part, before func(*partiti
 			stages = append(before(p), pipeline...)
 		}
 		msgs[i] = wire.AppendMsg(nil, 0, 0, 0, q.appendFor(nil, p, true, drop, func(d []byte) []byte {
-			return appendCursorArg(appendPipeline(d, stages), batchSize)
+			return appendCursorArg(appendPipeline(d, stages), firstOf(batchSize, len(parts)))
 		}))
 	}
 	return msgs

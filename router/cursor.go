@@ -120,11 +120,11 @@ func (cs *cursors) take(q *Request, id int64, ns string) (*cursor, error) {
 	case c.busy:
 		return nil, wire.Errorf(wire.CursorInUse, "cursor id %d is already in use", id)
 	case c.session == nil && q.Session != nil:
-		return nil, wire.Errorf(50737, "Cannot run getMore on cursor %d, which was not created in a session, in session", id)
+		return nil, wire.Errorf(50799, "Cannot run getMore on cursor %d, which was not created in a session, in session", id)
 	case c.session != nil && q.Session == nil:
-		return nil, wire.Errorf(50736, "Cannot run getMore on cursor %d, which was created in a session, without an lsid", id)
+		return nil, wire.Errorf(50800, "Cannot run getMore on cursor %d, which was created in a session, without an lsid", id)
 	case !sameSession(c.session, q.Session):
-		return nil, wire.Errorf(50738, "Cannot run getMore on cursor %d, which was created in another session", id)
+		return nil, wire.Errorf(50801, "Cannot run getMore on cursor %d, which was created in another session", id)
 	}
 	c.busy = true
 	return c, nil

@@ -162,12 +162,19 @@ func cleanNames(s string) string {
 	return catalog.HidePhysicalNames(s)
 }
 
+// awaitGrace is what a getMore's reply may take beyond its maxTimeMS, which says how long the backend is to wait for documents.
+const awaitGrace = 10 * time.Second
+
 // withDeadline gives ctx the request's maxTimeMS.
 func withDeadline(ctx context.Context, q *Request) (context.Context, context.CancelFunc) {
 	if q.MaxTime <= 0 {
 		return ctx, func() {}
 	}
-	return context.WithDeadlineCause(ctx, q.Started.Add(q.MaxTime),
+	end := q.Started.Add(q.MaxTime)
+	if q.Command.Name == "getMore" {
+		end = end.Add(awaitGrace)
+	}
+	return context.WithDeadlineCause(ctx, end,
 		wire.Errorf(wire.MaxTimeMSExpired, "operation exceeded time limit"))
 }
 

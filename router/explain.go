@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -10,6 +11,7 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router/merge"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -92,6 +94,18 @@ func explainedFilter(name string, cmd bsoncore.Document) (filter bson.Raw, colla
 // explainParts asks every part to explain and puts the answers together as mongos does. inner is the explained command; nil when
 // the request itself is an aggregate with explain: true.
 func (r *Router) explainParts(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, inner bsoncore.Document) (Reply, error) {
+	pipeline, err := explainedPipeline(q, inner)
+	if err != nil {
+		return Reply{}, err
+	}
+	var split *merge.Plan
+	if pipeline != nil && len(parts) > 1 {
+		p, err := merge.PlanPipeline(*pipeline)
+		if err != nil {
+			return Reply{}, err
+		}
+		split = &p
+	}
 	targets := make([]target, len(parts))
 	msgs := make([][]byte, len(parts))
 	for i, p := range parts {
@@ -117,7 +131,61 @@ func (r *Router) explainParts(ctx context.Context, q *Request, c *partition.Coll
 	} else if inner != nil && len(inner.Lookup("sort").Data) > 5 {
 		stage = "SHARD_MERGE_SORT"
 	}
-	return Reply{Body: r.explainBody(stage, parts, cleaned(replies), inner == nil)}, nil
+	if pipeline != nil {
+		return Reply{Body: r.explainSplit(split, parts, cleaned(replies))}, nil
+	}
+	return Reply{Body: r.explainBody(stage, parts, cleaned(replies))}, nil
+}
+
+// explainedPipeline returns the pipeline of an explained aggregate, nil for another command.
+func explainedPipeline(q *Request, inner bsoncore.Document) (*[]bson.Raw, error) {
+	cmd := bsoncore.Document(q.Msg.Body)
+	if inner != nil {
+		if elems, _ := inner.Elements(); len(elems) == 0 || elems[0].Key() != "aggregate" {
+			return nil, nil
+		}
+		cmd = inner
+	}
+	stages, err := parsePipeline(cmd.Lookup("pipeline"))
+	return &stages, err
+}
+
+// explainSplit builds mongos' shape for a pipeline (mongos-behaviour §6.4). A backend's second partition of the collection has a
+// number behind the backend's name, since the names must differ.
+func (r *Router) explainSplit(split *merge.Plan, parts []*partition.Part, bodies []bson.Raw) bson.Raw {
+	shards := bsoncore.NewDocumentBuilder()
+	times := map[string]int{}
+	for i, p := range parts {
+		name := p.Backend
+		if times[p.Backend]++; times[p.Backend] > 1 {
+			name += "/" + strconv.Itoa(times[p.Backend])
+		}
+		one := bsoncore.NewDocumentBuilder().AppendString("host", r.hostOf(p.Backend))
+		elems, _ := bsoncore.Document(bodies[i]).Elements()
+		for _, e := range elems {
+			switch e.Key() {
+			case "stages", "queryPlanner", "executionStats", "explainVersion":
+				one.AppendValue(e.Key(), e.Value())
+			}
+		}
+		shards.AppendDocument(name, one.Build())
+	}
+	out := bsoncore.NewDocumentBuilder()
+	if split == nil {
+		out.AppendNull("splitPipeline")
+	} else {
+		out.AppendString("mergeType", "mongos").AppendDocument("splitPipeline", bsoncore.NewDocumentBuilder().
+			AppendArray("shardsPart", stageArray(split.Shard)).AppendArray("mergerPart", stageArray(split.Merger())).Build())
+	}
+	return bson.Raw(out.AppendDocument("shards", shards.Build()).AppendDouble("ok", 1).Build())
+}
+
+func stageArray(stages []bson.Raw) bsoncore.Array {
+	b := bsoncore.NewArrayBuilder()
+	for _, s := range stages {
+		b.AppendDocument(bsoncore.Document(s))
+	}
+	return b.Build()
 }
 
 func cleaned(replies []backend.Reply) []bson.Raw {
@@ -151,18 +219,13 @@ func explainFor(q *Request, p *partition.Part, inner bsoncore.Document) []byte {
 }
 
 // explainBody builds mongos' shape (mongos-behaviour §3.13, §6.4).
-func (r *Router) explainBody(stage string, parts []*partition.Part, bodies []bson.Raw, pipeline bool) bson.Raw {
+func (r *Router) explainBody(stage string, parts []*partition.Part, bodies []bson.Raw) bson.Raw {
 	shards := bsoncore.NewArrayBuilder()
-	perShard := bsoncore.NewDocumentBuilder()
 	exec := bsoncore.NewArrayBuilder()
 	var returned, keys, docs, millis int64
 	executed := false
 	for i, p := range parts {
-		host := ""
-		if b := r.cfg.Backends.Get(p.Backend); b != nil {
-			host = b.HostString()
-		}
-		one := bsoncore.NewDocumentBuilder().AppendString("shardName", p.Backend).AppendString("connectionString", host)
+		one := bsoncore.NewDocumentBuilder().AppendString("shardName", p.Backend).AppendString("connectionString", r.hostOf(p.Backend))
 		whole := bsoncore.Document(bodies[i])
 		if planner, ok := whole.Lookup("queryPlanner").DocumentOK(); ok {
 			elems, _ := planner.Elements()
@@ -171,7 +234,6 @@ func (r *Router) explainBody(stage string, parts []*partition.Part, bodies []bso
 			}
 		}
 		shards.AppendDocument(one.Build())
-		perShard.AppendDocument(p.Backend, bsoncore.NewDocumentBuilder().AppendString("host", host).AppendDocument("plan", whole).Build())
 		if st, ok := whole.Lookup("executionStats").DocumentOK(); ok {
 			executed = true
 			returned += number(st, "nReturned")
@@ -183,10 +245,6 @@ func (r *Router) explainBody(stage string, parts []*partition.Part, bodies []bso
 		}
 	}
 	out := bsoncore.NewDocumentBuilder()
-	if pipeline {
-		out.AppendString("mergeType", "mongos").AppendDocument("shards", perShard.Build())
-		return bson.Raw(out.AppendDouble("ok", 1).Build())
-	}
 	winning := bsoncore.NewDocumentBuilder().AppendString("stage", stage).AppendArray("shards", shards.Build()).Build()
 	out.AppendDocument("queryPlanner", bsoncore.NewDocumentBuilder().AppendInt32("mongosPlannerVersion", 1).AppendDocument("winningPlan", winning).Build())
 	if executed {

@@ -29,6 +29,10 @@ func arrayIndex(i int) string {
 	return strconv.Itoa(i)
 }
 
+// maxBuffered is about how many bytes of documents one read holds that its client has not fetched yet; the documents that were seen
+// so far tell how many that are.
+const maxBuffered = 64 << 20
+
 // branch is one partition's part of a read: a backend cursor and the documents of its last batch.
 type branch struct {
 	part *partition.Part
@@ -89,6 +93,8 @@ type fanout struct {
 	skip     int64
 	limit    int64 // what may still be returned; negative: no limit
 	turn     int
+	// seen and seenBytes count the documents that came from branches, for batchFor.
+	seen, seenBytes int64
 	// surplus did not fit into the last batch.
 	surplus bson.Raw
 }
@@ -164,6 +170,40 @@ func (f *fanout) next(ctx context.Context, q *Request) (bson.Raw, error) {
 }
 
 func (f *fanout) raw(ctx context.Context, q *Request) (bson.Raw, error) {
+	doc, err := f.one(ctx, q)
+	if doc != nil {
+		f.seen++
+		f.seenBytes += int64(len(doc))
+	}
+	return doc, err
+}
+
+// openBatch is how many documents each of n branches is asked for at first when the client does not say; 0 leaves it to the backend.
+func openBatch(n int) int64 {
+	if n <= 8 {
+		return 0
+	}
+	return max(16, 8*firstBatch/int64(n))
+}
+
+// batchFor is how many documents a branch is asked for: what the client said, and no more than maxBuffered allows; 0 for
+// what a reply holds.
+func (f *fanout) batchFor() int64 {
+	share := int64(maxBuffered / max(1, len(f.branches)))
+	if share >= wire.MaxDocumentSize {
+		return f.batchSize
+	}
+	fit := int64(firstBatch)
+	if f.seen > 0 {
+		fit = max(1, share/max(1, f.seenBytes/f.seen))
+	}
+	if f.batchSize > 0 {
+		fit = min(fit, f.batchSize)
+	}
+	return min(fit, maxBatch)
+}
+
+func (f *fanout) one(ctx context.Context, q *Request) (bson.Raw, error) {
 	if f.heap != nil {
 		return f.sorted(ctx, q)
 	}
@@ -259,8 +299,8 @@ func (f *fanout) getMore(br *branch, q *Request) []byte {
 	start, d := bsoncore.AppendDocumentStart(nil)
 	d = bsoncore.AppendInt64Element(d, "getMore", br.id)
 	d = bsoncore.AppendStringElement(d, "collection", br.part.Physical)
-	if f.batchSize > 0 {
-		d = bsoncore.AppendInt64Element(d, "batchSize", f.batchSize)
+	if n := f.batchFor(); n > 0 {
+		d = bsoncore.AppendInt64Element(d, "batchSize", n)
 	}
 	if f.comment.Type != 0 {
 		d = bsoncore.AppendValueElement(d, "comment", f.comment)

@@ -38,6 +38,7 @@ type findArgs struct {
 	forever                  bool // noCursorTimeout
 	tailable                 bool
 	collation                bool // another than the simple one
+	returnKey                bool
 }
 
 func parseFind(body bson.Raw) (a findArgs, err error) {
@@ -67,6 +68,8 @@ func parseFind(body bson.Raw) (a findArgs, err error) {
 			a.partial = isTrue(v)
 		case "noCursorTimeout":
 			a.forever = isTrue(v)
+		case "returnKey":
+			a.returnKey = isTrue(v)
 		case "tailable":
 			a.tailable = isTrue(v)
 		case "collation":
@@ -234,6 +237,9 @@ func checkMerge(q *Request, s order.Sort, a *findArgs) error {
 	if s.Special() != order.ByFields && !s.Empty() && s.Special() != order.ByNatural {
 		return wire.Errorf(wire.CommandNotSupported, "sorting by $meta is not supported across partitions; give a filter on the shard key")
 	}
+	if a.returnKey && !s.Empty() {
+		return wire.Errorf(wire.CommandNotSupported, "a sort with returnKey is not supported across partitions: the documents to sort are not returned; give a filter on the shard key")
+	}
 	if a.collation && !s.Empty() && s.Special() == order.ByFields {
 		return wire.Errorf(wire.NotImplemented, "a sort under a collation is not supported across partitions; give a filter on the shard key")
 	}
@@ -262,8 +268,8 @@ func findMessages(q *Request, parts []*partition.Part, a *findArgs, proj *merge.
 		if limit > 0 {
 			d = bsoncore.AppendInt64Element(d, "limit", limit)
 		}
-		if a.batchSize > 0 {
-			d = bsoncore.AppendInt64Element(d, "batchSize", min(a.batchSize, maxBatch))
+		if n := firstOf(a.batchSize, len(parts)); n > 0 {
+			d = bsoncore.AppendInt64Element(d, "batchSize", n)
 		}
 		if proj.Sent != nil {
 			d = bsoncore.AppendDocumentElement(d, "projection", bsoncore.Document(proj.Sent))
@@ -277,6 +283,14 @@ func findMessages(q *Request, parts []*partition.Part, a *findArgs, proj *merge.
 	return msgs, nil
 }
 
+// firstOf is the batchSize for the command that opens a cursor on each of n partitions; 0 leaves it out.
+func firstOf(asked int64, n int) int64 {
+	if asked > 0 {
+		return min(asked, maxBatch)
+	}
+	return openBatch(n)
+}
+
 // openBranches opens a cursor on every part. With partial, parts that cannot be reached are left out, as long as one answers.
 func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts []*partition.Part, msgs [][]byte, partial bool) (left bool, err error) {
 	targets := make([]target, len(parts))
@@ -287,6 +301,11 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 	replies, errs := r.scatter(ctx, targets, msgs)
 	if partial {
 		for i, e := range errs {
+			if e == nil {
+				if e = commandError(replies[i].Body); e != nil && unreachable(e) {
+					replies[i].Release()
+				}
+			}
 			if e != nil && unreachable(e) {
 				errs[i], left = nil, true
 				f.branches[i] = nil

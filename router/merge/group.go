@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
@@ -79,7 +80,12 @@ func planAccumulator(i int, e bsoncore.Element) (accumulator, error) {
 	op, expr := ops[0].Key(), ops[0].Value()
 	name := partialName(i, "")
 	switch op {
-	case "$sum", "$min", "$max", "$mergeObjects", "$first", "$last":
+	case "$sum":
+		if !expr.IsNumber() {
+			return sum(field, i, expr), nil
+		}
+		return plain(field, name, op, expr), nil
+	case "$min", "$max", "$mergeObjects", "$first", "$last":
 		return plain(field, name, op, expr), nil
 	case "$count":
 		if d, ok := expr.DocumentOK(); !ok || len(d) > 5 {
@@ -109,18 +115,44 @@ func plain(field, name, op string, expr bsoncore.Value) accumulator {
 	}
 }
 
+// sum adds the partitions' sums. The sum of int32 values alone is an int32 where it fits, though a partition's may not have done: so the widest
+// type that was added is fetched too, as its place among the number types.
+func sum(field string, i int, expr bsoncore.Value) accumulator {
+	total, widest := partialName(i, "s"), partialName(i, "w")
+	types := array(stringValue("int"), stringValue("long"), stringValue("double"), stringValue("decimal"))
+	place := build(bsoncore.AppendArrayElement(nil, "$indexOfArray", array(arrayValue(types),
+		docValue(build(bsoncore.AppendValueElement(nil, "$type", expr))))))
+	is := func(op string, a, b bsoncore.Value) bsoncore.Value {
+		return docValue(build(bsoncore.AppendArrayElement(nil, op, array(a, b))))
+	}
+	ref := stringValue("$" + total)
+	narrow := build(bsoncore.AppendArrayElement(nil, "$and", array(
+		is("$lte", stringValue("$"+widest), int32Value(0)),
+		is("$eq", docValue(build(bsoncore.AppendStringElement(nil, "$type", "$"+total))), stringValue("long")),
+		is("$gte", ref, int32Value(math.MinInt32)), is("$lte", ref, int32Value(math.MaxInt32)))))
+	final := build(bsoncore.AppendArrayElement(nil, "$cond", array(docValue(narrow),
+		docValue(build(bsoncore.AppendStringElement(nil, "$toInt", "$"+total))), ref)))
+	return accumulator{
+		partial: append(
+			bsoncore.AppendDocumentElement(nil, total, build(bsoncore.AppendValueElement(nil, "$sum", expr))),
+			bsoncore.AppendDocumentElement(nil, widest, build(bsoncore.AppendDocumentElement(nil, "$max", place)))...),
+		combine: append(
+			bsoncore.AppendDocumentElement(nil, total, build(bsoncore.AppendStringElement(nil, "$sum", "$"+total))),
+			bsoncore.AppendDocumentElement(nil, widest, build(bsoncore.AppendStringElement(nil, "$max", "$"+widest)))...),
+		finish: bsoncore.AppendDocumentElement(nil, field, final),
+	}
+}
+
 // average sums and counts the numbers; a group without numbers averages to null.
 func average(field string, i int, expr bsoncore.Value) accumulator {
 	sum, count := partialName(i, "s"), partialName(i, "c")
 	isNumber := build(bsoncore.AppendValueElement(nil, "$isNumber", expr))
-	one := array(bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: isNumber}, int32Value(1), int32Value(0))
+	one := array(docValue(isNumber), int32Value(1), int32Value(0))
 	cond := build(bsoncore.AppendArrayElement(nil, "$cond", one))
 	none := build(bsoncore.AppendArrayElement(nil, "$eq", array(stringValue("$"+count), int32Value(0))))
 	div := build(bsoncore.AppendArrayElement(nil, "$divide", array(stringValue("$"+sum), stringValue("$"+count))))
 	final := build(bsoncore.AppendArrayElement(nil, "$cond", array(
-		bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: none},
-		bsoncore.Value{Type: bsoncore.TypeNull},
-		bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: div})))
+		docValue(none), bsoncore.Value{Type: bsoncore.TypeNull}, docValue(div))))
 	return accumulator{
 		partial: append(
 			bsoncore.AppendDocumentElement(nil, sum, build(bsoncore.AppendValueElement(nil, "$sum", expr))),
@@ -153,6 +185,14 @@ func array(values ...bsoncore.Value) bsoncore.Array {
 		b.AppendValue(v)
 	}
 	return b.Build()
+}
+
+func docValue(d bsoncore.Document) bsoncore.Value {
+	return bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: d}
+}
+
+func arrayValue(a bsoncore.Array) bsoncore.Value {
+	return bsoncore.Value{Type: bsoncore.TypeArray, Data: a}
 }
 
 func stringValue(s string) bsoncore.Value {

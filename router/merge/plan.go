@@ -17,6 +17,8 @@ type Plan struct {
 	Shard []bson.Raw
 	// Sort is the order in which partitions return and in which they are merged; empty for none.
 	Sort order.Sort
+	// sortStage is the stage that Sort was read from.
+	sortStage bson.Raw
 	// Skip and Limit apply to the merged documents; Limit is negative for none.
 	Skip, Limit int64
 	// Rest are the stages after the merge; empty when there are none.
@@ -77,6 +79,24 @@ func PlanPipeline(pipeline []bson.Raw) (Plan, error) {
 	return p, nil
 }
 
+// Merger returns the stages that describe what happens to the partitions' documents together, for explain.
+func (p Plan) Merger() []bson.Raw {
+	var stages []bson.Raw
+	number := func(name string, n int64) {
+		stages = append(stages, bson.Raw(build(bsoncore.AppendInt64Element(nil, name, n))))
+	}
+	if !p.Sort.Empty() {
+		stages = append(stages, p.sortStage)
+	}
+	if p.Skip > 0 {
+		number("$skip", p.Skip)
+	}
+	if p.Limit >= 0 {
+		number("$limit", p.Limit)
+	}
+	return append(stages, p.Rest...)
+}
+
 // then sets what follows the merge, refusing what cannot follow it.
 func (p Plan) then(rest []bson.Raw) (Plan, error) {
 	p.Streams = true
@@ -108,7 +128,7 @@ func (p Plan) sorted(stage bson.Raw, arg bsoncore.Value, rest []bson.Raw) (Plan,
 	if s.Special() != order.ByFields {
 		return p, wire.Errorf(wire.CommandNotSupported, "a $sort by $meta is not supported over several partitions")
 	}
-	p.Sort = s
+	p.Sort, p.sortStage = s, stage
 	p.Shard = append(p.Shard, stage)
 	return p.limited(rest)
 }

@@ -87,22 +87,55 @@ func classify(projection bson.Raw) (projected, error) {
 }
 
 // truth tells whether a projection's value includes (true values, expressions, $elemMatch) or excludes; $slice and $meta do neither.
+// A document of fields, {a: {b: 0}}, does what its fields do.
 func truth(v bsoncore.Value) (include, exclude bool) {
-	if b, ok := v.BooleanOK(); ok {
-		return b, !b
-	}
-	if f, ok := v.AsFloat64OK(); ok {
+	switch v.Type {
+	case bsoncore.TypeBoolean:
+		return v.Boolean(), !v.Boolean()
+	case bsoncore.TypeInt32, bsoncore.TypeInt64, bsoncore.TypeDouble:
+		f, _ := v.AsFloat64OK()
 		return f != 0, f == 0
+	case bsoncore.TypeDecimal128:
+		zero := order.Compare(v, bsoncore.Value{Type: bsoncore.TypeInt32, Data: make([]byte, 4)}) == 0
+		return !zero, zero
 	}
-	if d, ok := v.DocumentOK(); ok {
-		if _, err := d.LookupErr("$slice"); err == nil {
-			return false, false
-		}
-		if _, err := d.LookupErr("$meta"); err == nil {
-			return false, false
-		}
+	d, ok := v.DocumentOK()
+	if !ok {
+		return true, false
 	}
-	return true, false
+	elems, _ := d.Elements()
+	for _, e := range elems {
+		switch key := e.Key(); {
+		case key == "$slice" || key == "$meta":
+			return false, false
+		case strings.HasPrefix(key, "$"):
+			return true, false
+		}
+		in, out := truth(e.Value())
+		include, exclude = include || in, exclude || out
+	}
+	return include || !exclude, exclude && !include
+}
+
+// excluded returns the paths that an element of an exclusion takes away; ok is false when it does something else.
+func excluded(dst [][]string, path []string, v bsoncore.Value) (paths [][]string, ok bool) {
+	if d, isDoc := v.DocumentOK(); isDoc {
+		elems, _ := d.Elements()
+		for _, e := range elems {
+			if strings.HasPrefix(e.Key(), "$") {
+				return nil, false
+			}
+			deeper := append(path[:len(path):len(path)], strings.Split(e.Key(), ".")...)
+			if dst, ok = excluded(dst, deeper, e.Value()); !ok {
+				return nil, false
+			}
+		}
+		return dst, len(elems) > 0
+	}
+	if _, exclude := truth(v); !exclude {
+		return nil, false
+	}
+	return append(dst, path), true
 }
 
 func topFields(s order.Sort) []string {
@@ -143,12 +176,11 @@ func (p projected) keepsWhole(top string) bool {
 		if e.Key() != top {
 			continue
 		}
-		v := e.Value()
-		if b, ok := v.BooleanOK(); ok {
-			return b
+		if v := e.Value(); v.Type == bsoncore.TypeBoolean || v.IsNumber() {
+			include, _ := truth(v)
+			return include
 		}
-		f, ok := v.AsFloat64OK()
-		return ok && f != 0
+		return false
 	}
 	return top == "_id"
 }
@@ -171,11 +203,12 @@ func (p projected) withoutExclusions(projection bson.Raw, tops []string) (Projec
 			out.slices = append(out.slices, sl)
 			continue
 		}
-		if _, exclude := truth(e.Value()); !exclude {
+		paths, ok := excluded(nil, strings.Split(e.Key(), "."), e.Value())
+		if !ok {
 			return Projection{}, wire.Errorf(wire.CommandNotSupported,
 				"sorting by '%s' under the projection of '%s' is not supported across partitions; leave the field out of the projection, or give a filter on the shard key", top, e.Key())
 		}
-		out.exclude = append(out.exclude, strings.Split(e.Key(), "."))
+		out.exclude = append(out.exclude, paths...)
 	}
 	if len(out.exclude)+len(out.slices) == 0 {
 		return out, nil
