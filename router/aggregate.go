@@ -202,17 +202,18 @@ func (r *Router) aggregateMany(ctx context.Context, q *Request, c *partition.Col
 // aggregateBehind runs a pipeline over several partitions, behind the stages that before, if not nil, gives for each.
 func (r *Router) aggregateBehind(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, a *aggArgs,
 	pipeline []bson.Raw, before func(*partition.Part) []bson.Raw) (Reply, error) {
-	plan, err := merge.PlanPipeline(pipeline)
+	plan, err := merge.PlanPipeline(pipeline, a.collation)
 	if err != nil {
 		return Reply{}, err
 	}
-	if err := checkMerge(q, plan.Sort, &findArgs{collation: a.collation}); err != nil {
+	if err := checkMerge(q, plan.Sort, &findArgs{}); err != nil {
 		return Reply{}, err
 	}
 	f := newFanout(r, q, c.Name, plan.Sort, merge.Projection{})
 	f.skip, f.limit = plan.Skip, plan.Limit
 	batchSize := a.batchSize
-	if len(plan.Rest) > 0 {
+	merged := len(plan.Combine) > 0 || len(plan.Rest) > 0
+	if merged {
 		batchSize = 0
 	}
 	f.batchSize = min(batchSize, maxBatch)
@@ -225,7 +226,7 @@ func (r *Router) aggregateBehind(ctx context.Context, q *Request, c *partition.C
 		limit = int(min(a.batchSize, math.MaxInt32))
 	}
 	var src source = f
-	if len(plan.Rest) > 0 {
+	if merged {
 		src = newRest(q, f, plan, parts[0])
 	}
 	return r.firstBatch(ctx, q, c, src, parts, limit, a.hasBatchSize && a.batchSize == 0, false, false, false)

@@ -50,7 +50,7 @@ func (r *Router) configRun(ctx context.Context, q *Request, docs []bson.Raw, sta
 			return nil, wire.Errorf(wire.QueryExceededMemoryLimitNoDiskUseAllowed, "the collection of config is larger than %d MB", restMax>>20)
 		}
 	}
-	if err := s.run(ctx, q, b); err != nil {
+	if err := s.run(ctx, q, b, s.stages); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (r *Router) configAll(ctx context.Context, q *Request, docs []bson.Raw, mor
 	defer s.close()
 	var out []bson.Raw
 	for {
-		d, err := s.next(ctx, q)
+		d, err := s.nextLimited(ctx, q)
 		if d == nil || err != nil {
 			return out, err
 		}

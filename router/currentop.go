@@ -245,9 +245,9 @@ func (r *Router) overDocuments(ctx context.Context, q *Request, docs []bson.Raw,
 	}
 	home := partition.Part{Home: partition.Home{Backend: r.cfg.CatalogBackend, DB: "admin", Physical: "$cmd.aggregate"}}
 	src := newRest(q, newFanoutPlain(r, q, &home), merge.Plan{Rest: stages}, &home)
-	src.inner.limit, src.ended = 0, true
+	src.ended = true
 	defer src.close()
-	if err := src.run(ctx, q, in); err != nil {
+	if err := src.run(ctx, q, in, src.stages); err != nil {
 		return nil, err
 	}
 	done, err := src.fill(ctx, q, out, 0)

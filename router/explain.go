@@ -100,7 +100,7 @@ func (r *Router) explainParts(ctx context.Context, q *Request, c *partition.Coll
 	}
 	var split *merge.Plan
 	if pipeline != nil && len(parts) > 1 {
-		p, err := merge.PlanPipeline(*pipeline)
+		p, err := merge.PlanPipeline(*pipeline, false)
 		if err != nil {
 			return Reply{}, err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router/merge"
+	"github.com/shardway/shardway/shardkey/order"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -19,29 +20,50 @@ const (
 	restMax = 12 << 20
 )
 
+// upstream is where a rest's documents come from, one after the other; nil ends them. A document is valid until the next call.
+type upstream interface {
+	nextLimited(ctx context.Context, q *Request) (bson.Raw, error)
+	close()
+}
+
 // rest runs what follows a merge: the merged documents are handed to one backend, which runs the remaining stages over
 // them ($documents). Its answer is exact, since it is a server's own.
 type rest struct {
-	inner *fanout
-	plan  merge.Plan
+	f      *fanout
+	inner  upstream
+	stages []bson.Raw
+	// streams says that the stages can be run over the documents in parts; with a key only between documents whose keys differ.
+	streams bool
+	key     order.Sort
+	// held is the first document of the next part.
+	held bson.Raw
 	// home is a home of the collection: its backend runs the stages.
 	home partition.Part
 	let  bsoncore.Value
 	coll bsoncore.Value
 
+	begun   bool
 	current *branch
 	ended   bool
 	surplus bson.Raw
 }
 
 func newRest(q *Request, f *fanout, plan merge.Plan, home *partition.Part) *rest {
-	stages := make([]bson.Raw, len(plan.Rest))
-	for i, stage := range plan.Rest {
-		stages[i] = bytes.Clone(stage) // the request's bytes are gone when a getMore runs them
-	}
-	plan.Rest = stages
-	s := &rest{inner: f, plan: plan, home: *home, let: keep(q, "let"), coll: keep(q, "collation")}
+	s := &rest{f: f, inner: f, home: *home, let: keep(q, "let"), coll: keep(q, "collation")}
 	s.home.Physical = "$cmd.aggregate"
+	if len(plan.Combine) > 0 {
+		first := *s
+		first.stages, first.streams, first.key = plan.Combine, true, plan.Sort
+		if len(plan.Rest) == 0 {
+			return &first
+		}
+		s.inner = &first
+	}
+	s.streams = plan.Streams
+	s.stages = make([]bson.Raw, len(plan.Rest))
+	for i, stage := range plan.Rest {
+		s.stages[i] = bytes.Clone(stage) // the request's bytes are gone when a getMore runs them
+	}
 	return s
 }
 
@@ -56,7 +78,7 @@ func keep(q *Request, field string) bsoncore.Value {
 
 func (s *rest) fill(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
 	for limit == 0 || b.n < limit {
-		doc, err := s.next(ctx, q)
+		doc, err := s.nextLimited(ctx, q)
 		if err != nil {
 			return true, err
 		}
@@ -72,7 +94,7 @@ func (s *rest) fill(ctx context.Context, q *Request, b *batch, limit int) (bool,
 	return s.surplus == nil && s.ended && s.current != nil && s.current.exhausted(), nil
 }
 
-func (s *rest) next(ctx context.Context, q *Request) (bson.Raw, error) {
+func (s *rest) nextLimited(ctx context.Context, q *Request) (bson.Raw, error) {
 	if doc := s.surplus; doc != nil {
 		s.surplus = nil
 		return doc, nil
@@ -98,34 +120,72 @@ func (s *rest) next(ctx context.Context, q *Request) (bson.Raw, error) {
 	}
 }
 
-// chunk runs the stages over the next merged documents: all of them, unless the stages take one at a time.
+// chunk runs the stages over the next documents: all of them, unless the stages can take them in parts.
 func (s *rest) chunk(ctx context.Context, q *Request) error {
-	docs := &batch{}
-	for {
-		doc, err := s.inner.nextLimited(ctx, q)
+	if first, ok := s.inner.(*rest); ok && !s.begun {
+		s.begun = true
+		docs, err := first.gather(ctx, q)
 		if err != nil {
 			return err
 		}
+		if first.ended { // it is all in one part: one backend does all at once
+			s.ended = true
+			return s.run(ctx, q, docs, append(first.stages[:len(first.stages):len(first.stages)], s.stages...))
+		}
+		if err := first.run(ctx, q, docs, first.stages); err != nil {
+			return err
+		}
+	}
+	docs, err := s.gather(ctx, q)
+	if err != nil || docs.n == 0 && s.streams {
+		return err
+	}
+	return s.run(ctx, q, docs, s.stages)
+}
+
+// gather collects the documents for one run.
+func (s *rest) gather(ctx context.Context, q *Request) (*batch, error) {
+	docs := &batch{}
+	var last []bsoncore.Value
+	if s.held != nil {
+		docs.add(s.held)
+		s.held = nil
+	}
+	for {
+		doc, err := s.inner.nextLimited(ctx, q)
+		if err != nil {
+			return docs, err
+		}
 		if doc == nil {
 			s.ended = true
-			break
+			return docs, nil
+		}
+		if s.streams && len(docs.docs) >= restChunk {
+			key := s.key.AppendKey(nil, doc)
+			if last != nil && s.key.CompareKeys(last, key) != 0 || s.key.Empty() {
+				s.held = bytes.Clone(doc)
+				return docs, nil
+			}
+			last = keepKey(key)
 		}
 		docs.add(doc)
-		if s.plan.Streams && len(docs.docs) >= restChunk {
-			break
-		}
-		if !s.plan.Streams && len(docs.docs) > restMax {
-			return wire.Errorf(wire.QueryExceededMemoryLimitNoDiskUseAllowed,
+		if len(docs.docs) > restMax {
+			return docs, wire.Errorf(wire.QueryExceededMemoryLimitNoDiskUseAllowed,
 				"the stages after the merge need more than %d MB of documents at once; put a $match, $project or $limit before them, or a $match on the shard key", restMax>>20)
 		}
 	}
-	if docs.n == 0 && s.plan.Streams {
-		return nil
-	}
-	return s.run(ctx, q, docs)
 }
 
-func (s *rest) run(ctx context.Context, q *Request, docs *batch) error {
+// keepKey copies a key, whose values are parts of a document that will be gone.
+func keepKey(key []bsoncore.Value) []bsoncore.Value {
+	for i := range key {
+		key[i].Data = bytes.Clone(key[i].Data)
+	}
+	return key
+}
+
+// run gives documents to the backend and has it run stages over them.
+func (s *rest) run(ctx context.Context, q *Request, docs *batch, stages []bson.Raw) error {
 	literal, d := bsoncore.AppendDocumentStart(nil)
 	at, d := bsoncore.AppendDocumentElementStart(d, "$documents")
 	arr, d := bsoncore.AppendArrayElementStart(d, "$literal")
@@ -135,19 +195,19 @@ func (s *rest) run(ctx context.Context, q *Request, docs *batch) error {
 	d, _ = bsoncore.AppendDocumentEnd(d, literal)
 	start, cmd := bsoncore.AppendDocumentStart(nil)
 	cmd = bsoncore.AppendInt32Element(cmd, "aggregate", 1)
-	cmd = appendPipeline(cmd, append([]bson.Raw{bson.Raw(d)}, s.plan.Rest...))
+	cmd = appendPipeline(cmd, append([]bson.Raw{bson.Raw(d)}, stages...))
 	cmd = appendCursorArg(cmd, 0)
 	for name, v := range map[string]bsoncore.Value{"let": s.let, "collation": s.coll} {
 		if v.Type != 0 {
 			cmd = bsoncore.AppendValueElement(cmd, name, v)
 		}
 	}
-	if s.inner.session != nil {
-		cmd = bsoncore.AppendDocumentElement(cmd, "lsid", bsoncore.Document(s.inner.session))
+	if s.f.session != nil {
+		cmd = bsoncore.AppendDocumentElement(cmd, "lsid", bsoncore.Document(s.f.session))
 	}
 	cmd = q.appendTail(cmd, s.home.DB)
 	cmd, _ = bsoncore.AppendDocumentEnd(cmd, start)
-	reply, err := s.inner.r.do(ctx, q.target(&s.home), wire.AppendMsg(nil, 0, 0, 0, cmd))
+	reply, err := s.f.r.do(ctx, q.target(&s.home), wire.AppendMsg(nil, 0, 0, 0, cmd))
 	if err != nil {
 		return err
 	}
@@ -162,14 +222,14 @@ func (s *rest) run(ctx context.Context, q *Request, docs *batch) error {
 }
 
 func (s *rest) more(ctx context.Context, q *Request) error {
-	reply, err := s.inner.r.do(ctx, target{Backend: s.home.Backend, Host: s.current.host}, s.inner.getMore(s.current, q))
+	reply, err := s.f.r.do(ctx, target{Backend: s.home.Backend, Host: s.current.host}, s.f.getMore(s.current, q))
 	return settleOne(s.current, reply, err)
 }
 
 func (s *rest) close() {
 	s.inner.close()
 	if s.current != nil {
-		s.inner.r.killBackendCursor(s.current, s.inner.session)
+		s.f.r.killBackendCursor(s.current, s.f.session)
 		s.current.reply.Release()
 	}
 }

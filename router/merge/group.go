@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/shardkey/order"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -60,8 +61,20 @@ func (p Plan) grouped(arg bsoncore.Value, rest []bson.Raw) (Plan, error) {
 		final := build(bsoncore.AppendStringElement(nil, "_id", "$_id"), finish)
 		merged = append(merged, stage1("$replaceWith", final))
 	}
-	return p.then(append(merged, rest...))
+	if p.collation {
+		return p.then(append(merged, rest...))
+	}
+	// Sorted by their _id the partial groups of one group come together, so that they need not all be looked at at once.
+	p.sortStage = stage1("$sort", build(bsoncore.AppendInt32Element(nil, "_id", 1)))
+	if p.Sort, err = order.ParseSort(byID); err != nil {
+		return p, err
+	}
+	p.Shard = append(p.Shard, p.sortStage)
+	p.Combine = merged
+	return p.then(rest)
 }
+
+var byID = bson.Raw(build(bsoncore.AppendInt32Element(nil, "_id", 1)))
 
 // planAccumulator splits {field: {$acc: expr}}.
 func planAccumulator(i int, e bsoncore.Element) (accumulator, error) {

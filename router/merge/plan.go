@@ -11,7 +11,7 @@ import (
 )
 
 // Plan is how an aggregation over several partitions runs: Shard on each, then a merge of what they return (sorted by Sort, skip
-// and limit applied once), then Rest over the merged documents, which one backend runs on them.
+// and limit applied once), then Combine and Rest over the merged documents, which one backend runs on them.
 type Plan struct {
 	// Shard is the pipeline for each partition.
 	Shard []bson.Raw
@@ -19,8 +19,13 @@ type Plan struct {
 	Sort order.Sort
 	// sortStage is the stage that Sort was read from.
 	sortStage bson.Raw
+	// collation says that the proxy cannot compare strings.
+	collation bool
 	// Skip and Limit apply to the merged documents; Limit is negative for none.
 	Skip, Limit int64
+	// Combine are stages for all documents that are equal by Sort together: they may be run over the merged documents in parts
+	// that do not divide such documents.
+	Combine []bson.Raw
 	// Rest are the stages after the merge; empty when there are none.
 	Rest []bson.Raw
 	// Streams says that Rest looks at one document at a time, so that it can run over the merged documents in parts.
@@ -47,9 +52,10 @@ func stageOf(stage bson.Raw) (string, bsoncore.Value, error) {
 	return elems[0].Key(), elems[0].Value(), nil
 }
 
-// PlanPipeline plans a pipeline over several partitions. A stage that cannot be done exactly is 115 CommandNotSupported and named.
-func PlanPipeline(pipeline []bson.Raw) (Plan, error) {
-	p := Plan{Limit: -1}
+// PlanPipeline plans a pipeline over several partitions; collation says that strings are compared by another collation than the simple
+// one, by which the proxy cannot sort: that is 238 NotImplemented where it must. A stage that cannot be done exactly is 115 CommandNotSupported and named.
+func PlanPipeline(pipeline []bson.Raw, collation bool) (Plan, error) {
+	p := Plan{Limit: -1, collation: collation}
 	for i, stage := range pipeline {
 		name, arg, err := stageOf(stage)
 		if err != nil {
@@ -94,7 +100,7 @@ func (p Plan) Merger() []bson.Raw {
 	if p.Limit >= 0 {
 		number("$limit", p.Limit)
 	}
-	return append(stages, p.Rest...)
+	return append(append(stages, p.Combine...), p.Rest...)
 }
 
 // then sets what follows the merge, refusing what cannot follow it.
@@ -127,6 +133,9 @@ func (p Plan) sorted(stage bson.Raw, arg bsoncore.Value, rest []bson.Raw) (Plan,
 	}
 	if s.Special() != order.ByFields {
 		return p, wire.Errorf(wire.CommandNotSupported, "a $sort by $meta is not supported over several partitions")
+	}
+	if p.collation {
+		return p, wire.Errorf(wire.NotImplemented, "a $sort under a collation is not supported over several partitions; put a $match on the shard key first")
 	}
 	p.Sort, p.sortStage = s, stage
 	p.Shard = append(p.Shard, stage)

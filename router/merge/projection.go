@@ -114,7 +114,7 @@ func truth(v bsoncore.Value) (include, exclude bool) {
 		in, out := truth(e.Value())
 		include, exclude = include || in, exclude || out
 	}
-	return include || !exclude, exclude && !include
+	return include, exclude && !include
 }
 
 // excluded returns the paths that an element of an exclusion takes away; ok is false when it does something else.

@@ -1,0 +1,96 @@
+package merge
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/shardkey/order"
+)
+
+func raw(t testing.TB, d any) bson.Raw {
+	t.Helper()
+	b, err := bson.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func parseSort(t testing.TB, d bson.D) order.Sort {
+	t.Helper()
+	s, err := order.ParseSort(raw(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// merged takes everything out of a heap over sorted sources.
+func merged(s order.Sort, p *Projection, sources [][]bson.Raw) []bson.Raw {
+	h := NewHeap(s, p)
+	at := make([]int, len(sources))
+	push := func(i int) {
+		if at[i] < len(sources[i]) {
+			h.Push(i, sources[i][at[i]])
+			at[i]++
+		}
+	}
+	for i := range sources {
+		push(i)
+	}
+	var out []bson.Raw
+	for {
+		head, ok := h.Pop()
+		if !ok {
+			return out
+		}
+		out = append(out, p.Finish(head.Doc))
+		push(head.Source)
+	}
+}
+
+func randomValue(r *rand.Rand, depth int) any {
+	dec, _ := bson.ParseDecimal128([]string{"1", "0.1", "-3", "NaN", "1E+3"}[r.IntN(5)])
+	choices := []any{nil, int32(r.IntN(5)), int64(r.IntN(5)), float64(r.IntN(9)) / 2, dec, "s", "t", true, false, math.NaN(), math.Inf(-1),
+		bson.MinKey{}, bson.MaxKey{}, bson.DateTime(r.IntN(3)), bson.ObjectID{byte(r.IntN(3))}, bson.A{}, bson.Undefined{}}
+	if depth > 0 {
+		choices = append(choices, bson.A{randomValue(r, depth-1), randomValue(r, depth-1)}, bson.D{{Key: "b", Value: randomValue(r, depth-1)}},
+			bson.A{bson.D{{Key: "b", Value: randomValue(r, 0)}}, int32(1)})
+	}
+	return choices[r.IntN(len(choices))]
+}
+
+// TestMergeEqualsSort: sorted parts merged are the whole sorted, whatever the values; documents with equal keys keep the order of the parts.
+func TestMergeEqualsSort(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		s := parseSort(t, []bson.D{{{Key: "a", Value: 1}}, {{Key: "a", Value: -1}}, {{Key: "a.b", Value: 1}, {Key: "c", Value: -1}}, {{Key: "a.0", Value: -1}, {Key: "a.b", Value: 1}}}[r.IntN(4)])
+		sources := make([][]bson.Raw, 1+r.IntN(5))
+		var all []bson.Raw
+		for i := range sources {
+			for j := range r.IntN(12) {
+				d := bson.D{{Key: "_id", Value: fmt.Sprint(i, "/", j)}, {Key: "c", Value: int32(r.IntN(2))}}
+				if r.IntN(5) > 0 {
+					d = append(d, bson.E{Key: "a", Value: randomValue(r, 2)})
+				}
+				sources[i] = append(sources[i], raw(t, d))
+			}
+			byKey(s, sources[i])
+			all = append(all, sources[i]...)
+		}
+		byKey(s, all) // stable, and all is in order of the parts
+		got := merged(s, &Projection{}, sources)
+		if !slices.EqualFunc(got, all, func(a, b bson.Raw) bool { return string(a) == string(b) }) {
+			t.Fatalf("seed %d, sort by %v:\ngot  %v\nwant %v", seed, s.Fields(), got, all)
+		}
+	}
+}
+
+func byKey(s order.Sort, docs []bson.Raw) {
+	slices.SortStableFunc(docs, func(a, b bson.Raw) int { return s.CompareKeys(s.AppendKey(nil, a), s.AppendKey(nil, b)) })
+}
