@@ -27,7 +27,7 @@ func shareBackend(parts []*partition.Part) bool {
 // become one, since clients (the shell's stats() among them) take each for all that the shard has, as it is behind a mongos.
 func (r *Router) collStatsBehind(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, a *aggArgs) (Reply, error) {
 	rest := a.pipeline[1:]
-	if _, err := merge.PlanPipeline(rest); err != nil {
+	if _, err := merge.PlanPipeline(rest, false); err != nil {
 		return Reply{}, err
 	}
 	walk := &stageWalk{db: c.DB, resolve: func(name, _ string) (string, error) {
