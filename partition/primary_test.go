@@ -1,0 +1,68 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/shardway/shardway/catalog"
+)
+
+// TestPrimaryChangesBehindClosedGates: while a database's namespaces without a map are closed nobody enters one, new ones included; a new primary
+// sends those who wait there, and one that comes back is open.
+func TestPrimaryChangesBehindClosedGates(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	table := NewTable()
+	primary := func(id string) {
+		mapped := &catalog.Map{NS: "d.mapped", V: 1, Partitions: []catalog.Partition{{Backend: "b1", Physical: "mapped"}}}
+		table.Apply(&catalog.Snapshot{Databases: map[string]*catalog.Database{"d": {Name: "d", Primary: id}, "e": {Name: "e", Primary: id}},
+			Maps: map[string]*catalog.Map{"d.mapped": mapped}})
+	}
+	parts := func(ns string) []*Part { return table.View().Collection(ns).Parts }
+	enters := func(parts []*Part) bool {
+		wait, err := tryAll(parts, Write)
+		if wait == nil && err == nil {
+			Leave(parts, Write)
+		}
+		return wait == nil && err == nil
+	}
+	primary("b1")
+	old := parts("d.old")
+	if !enters(old) {
+		t.Fatal("closed from the start")
+	}
+	gates, open := table.ClosePlain("d")
+	if len(gates) != 1 || gates[0] != old[0].Gate() {
+		t.Errorf("%d gates to wait on", len(gates))
+	}
+	for ns, want := range map[string]bool{"d.old": false, "d.new": false, "d.mapped": true, "e.other": true} {
+		if got := enters(parts(ns)); got != want {
+			t.Errorf("%s enters: %v, want %v", ns, got, want)
+		}
+	}
+	open()
+	if !enters(old) || !enters(parts("d.new")) {
+		t.Error("not open again")
+	}
+
+	_, open = table.ClosePlain("d")
+	waited := make(chan error, 1)
+	go func() { waited <- Enter(ctx, old, Write) }()
+	primary("b2")
+	open()
+	if err := <-waited; !errors.Is(err, ErrReplan) {
+		t.Errorf("who waited at the former primary: %v, want ErrReplan", err)
+	}
+	if now := parts("d.old"); now[0].Backend != "b2" || !enters(now) {
+		t.Errorf("the new primary: %s", now[0].Backend)
+	}
+	if !enters(parts("d.mapped")) {
+		t.Error("a namespace with a map was retired")
+	}
+	primary("b1")
+	if back := parts("d.old"); back[0].Backend != "b1" || !enters(back) {
+		t.Error("a primary that came back is closed")
+	}
+}
