@@ -11,7 +11,6 @@ var _ = register(refusedCommands)
 // refusedCommands are commands of mongos that this proxy knows and does not do. They are not unknown (59): shells would ask then
 // whether this is a mongos at all.
 func refusedCommands(*Router) []Command {
-	const backends = "the backends are those of the proxy's configuration"
 	const zones = "zones are not supported; moveChunk and moveRange place a partition"
 	const reads = "run it on the backends themselves"
 	var cmds []Command
@@ -22,7 +21,6 @@ func refusedCommands(*Router) []Command {
 			}})
 		}
 	}
-	add(backends, true, "addShard", "removeShard")
 	add(zones, true, "addShardToZone", "removeShardFromZone", "updateZoneKeyRange")
 	add("a collection keeps its shard key", true, "reshardCollection", "refineCollectionShardKey", "abortReshardCollection", "commitReshardCollection")
 	add("a collection stays sharded; copy it to one that is not", true, "unshardCollection")
