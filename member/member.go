@@ -34,8 +34,10 @@ type Config struct {
 type Member struct {
 	cfg Config
 
-	mu     sync.Mutex
-	leases map[string]*Lease
+	// leases are the current ones by backend, *Lease; every request reads them, and they change with a joining only.
+	leases sync.Map
+
+	mu sync.Mutex
 	// past are this process's instances at each backend that are not known to be gone.
 	past map[string][]bson.ObjectID
 	// joined is closed and replaced when a backend was joined.
@@ -55,15 +57,13 @@ func New(cfg Config) *Member {
 	def(&cfg.Lease, 10*time.Second)
 	def(&cfg.Renew, 2*time.Second)
 	def(&cfg.Margin, time.Second)
-	return &Member{cfg: cfg, leases: map[string]*Lease{}, past: map[string][]bson.ObjectID{}, joined: make(chan struct{})}
+	return &Member{cfg: cfg, past: map[string][]bson.ObjectID{}, joined: make(chan struct{})}
 }
 
 // Lease returns the current lease at a backend; one that is not valid if there is none.
 func (m *Member) Lease(backendID string) *Lease {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := m.leases[backendID]; l != nil {
-		return l
+	if l, ok := m.leases.Load(backendID); ok {
+		return l.(*Lease)
 	}
 	return ended
 }
@@ -72,9 +72,9 @@ func (m *Member) Lease(backendID string) *Lease {
 func (m *Member) WaitJoined(ctx context.Context, backendID string) error {
 	for {
 		m.mu.Lock()
-		l, ch := m.leases[backendID], m.joined
+		ch := m.joined
 		m.mu.Unlock()
-		if l != nil && l.Valid() {
+		if m.Lease(backendID).Valid() {
 			return nil
 		}
 		select {
@@ -169,7 +169,7 @@ func markGone(ctx context.Context, db *mongo.Database, ids []bson.ObjectID) erro
 
 func (m *Member) set(id string, l *Lease) {
 	m.mu.Lock()
-	m.leases[id] = l
+	m.leases.Store(id, l)
 	close(m.joined)
 	m.joined = make(chan struct{})
 	m.mu.Unlock()
