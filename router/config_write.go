@@ -32,7 +32,7 @@ func (r *Router) configUpdate(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, err
 	}
 	if len(stmts) != 1 {
-		return Reply{}, wire.Errorf(wire.IllegalOperation, "config.%s takes one update at a time", coll)
+		return Reply{}, wire.Errorf(wire.CommandNotSupported, "config.%s takes one update at a time", coll)
 	}
 	id, set, upsert, err := configStatement(coll, stmts[0].raw)
 	if err != nil {
@@ -72,7 +72,7 @@ func configReply(id string, found, changed, upsert bool) bson.Raw {
 func configStatement(coll string, raw bson.Raw) (id string, set []bsoncore.Element, upsert bool, err error) {
 	d := bsoncore.Document(raw)
 	refuse := func(why string) (string, []bsoncore.Element, bool, error) {
-		return "", nil, false, wire.Errorf(wire.IllegalOperation, "this update of config.%s is not supported: %s", coll, why)
+		return "", nil, false, wire.Errorf(wire.CommandNotSupported, "this update of config.%s is not supported: %s", coll, why)
 	}
 	filter, ok := d.Lookup("q").DocumentOK()
 	elems, e := filter.Elements()
@@ -143,7 +143,7 @@ func (r *Router) updateSetting(ctx context.Context, id string, set []bsoncore.El
 				next.AutoMerge = setting(yes)
 			}
 		default:
-			return false, false, wire.Errorf(wire.IllegalOperation, "config.settings: '%s' of '%s' is not supported", e.Key(), id)
+			return false, false, wire.Errorf(wire.CommandNotSupported, "config.settings: '%s' of '%s' is not supported", e.Key(), id)
 		}
 	}
 	found = id == "balancer" || id == "chunksize" || id == "autosplit" && now.AutoSplit != 0 || id == "automerge" && now.AutoMerge != 0
@@ -164,7 +164,7 @@ func setting(on bool) catalog.Switch {
 func (r *Router) updateNoBalance(ctx context.Context, ns string, set []bsoncore.Element) (found, changed bool, err error) {
 	no, ok := set[0].Value().BooleanOK()
 	if len(set) != 1 || set[0].Key() != "noBalance" || !ok {
-		return false, false, wire.Errorf(wire.IllegalOperation, "of config.collections only noBalance can be set, to true or false")
+		return false, false, wire.Errorf(wire.CommandNotSupported, "of config.collections only noBalance can be set, to true or false")
 	}
 	snap := r.cfg.Table.View().Catalog
 	if !snap.Maps[ns].Sharded() {

@@ -60,13 +60,13 @@ func TestConfigWrites(t *testing.T) {
 		by, change bson.D
 		code       int
 	}{
-		{"another field", "settings", bson.D{{Key: "_id", Value: "balancer"}}, set("activeWindow", 1), 20},
-		{"another setting", "settings", bson.D{{Key: "_id", Value: "x"}}, set("y", 1), 20},
-		{"another operator", "settings", bson.D{{Key: "_id", Value: "balancer"}}, bson.D{{Key: "$unset", Value: bson.D{{Key: "stopped", Value: 1}}}}, 20},
-		{"an empty $set", "collections", bson.D{{Key: "_id", Value: "db.c"}}, bson.D{{Key: "$set", Value: bson.D{}}}, 20},
-		{"another filter", "settings", bson.D{}, set("stopped", true), 20},
-		{"another collection", "chunks", bson.D{{Key: "_id", Value: "x"}}, set("y", 1), 20},
-		{"another field of a collection", "collections", bson.D{{Key: "_id", Value: "db.c"}}, set("unique", true), 20},
+		{"another field", "settings", bson.D{{Key: "_id", Value: "balancer"}}, set("activeWindow", 1), 115},
+		{"another setting", "settings", bson.D{{Key: "_id", Value: "x"}}, set("y", 1), 115},
+		{"another operator", "settings", bson.D{{Key: "_id", Value: "balancer"}}, bson.D{{Key: "$unset", Value: bson.D{{Key: "stopped", Value: 1}}}}, 115},
+		{"an empty $set", "collections", bson.D{{Key: "_id", Value: "db.c"}}, bson.D{{Key: "$set", Value: bson.D{}}}, 115},
+		{"another filter", "settings", bson.D{}, set("stopped", true), 115},
+		{"another collection", "chunks", bson.D{{Key: "_id", Value: "x"}}, set("y", 1), 115},
+		{"another field of a collection", "collections", bson.D{{Key: "_id", Value: "db.c"}}, set("unique", true), 115},
 		{"a wrong type", "settings", bson.D{{Key: "_id", Value: "balancer"}}, set("stopped", "yes"), 14},
 		{"a wrong size", "settings", bson.D{{Key: "_id", Value: "chunksize"}}, set("value", -1), 2},
 	} {
