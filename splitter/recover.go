@@ -183,8 +183,9 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 	if err != nil {
 		return err
 	}
+	known := s.knownHomes(id, db)
 	for _, name := range all {
-		if !catalog.IsPhysicalName(name) {
+		if !catalog.IsPhysicalName(name) || known[name] {
 			continue
 		}
 		h := partition.Home{Backend: id, DB: db, Physical: name}
@@ -202,6 +203,22 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 		}
 	}
 	return nil
+}
+
+// knownHomes are the physical collections of a database on a backend that the snapshot's maps name, for which the catalog need not be asked one by one.
+func (s *Splitter) knownHomes(backendID, db string) map[string]bool {
+	known := map[string]bool{}
+	for ns, m := range s.cfg.Catalog.Snapshot().Maps {
+		if in, _ := catalog.SplitNS(ns); in != db {
+			continue
+		}
+		for _, p := range m.Partitions {
+			if p.Backend == backendID {
+				known[p.Physical] = true
+			}
+		}
+	}
+	return known
 }
 
 // needed reports whether a physical collection is named by the newest map of any namespace or by a live record. Records are read before the
