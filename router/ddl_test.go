@@ -367,8 +367,14 @@ func TestStatsStages(t *testing.T) {
 	if docs := aggregate("plain", bson.D{e("$collStats", bson.D{e("count", bson.D{})})}); len(docs) != 1 || docs[0].Lookup("shard").StringValue() != "b2" {
 		t.Errorf("of an unsharded collection: %v", docs)
 	}
+	spread, err := w.runOn("admin", bson.D{e("aggregate", 1), e("pipeline", bson.A{bson.D{e("$shardedDataDistribution", bson.D{})},
+		bson.D{e("$unwind", "$shards")}, bson.D{e("$match", bson.D{e("shards.shardName", "b1")})}}), e("cursor", bson.D{})})
+	if err != nil || spread.Lookup("cursor", "firstBatch", "0", "ns").StringValue() != w.ns("people") ||
+		spread.Lookup("cursor", "firstBatch", "0", "shards", "numOwnedDocuments").AsInt64() != 20 {
+		t.Errorf("the distribution is %v, %v", spread, err)
+	}
 	missing := bson.D{e("aggregate", "c"), e("pipeline", bson.A{bson.D{e("$collStats", bson.D{})}}), e("cursor", bson.D{})}
-	_, err := w.runOn("nowhere", missing)
+	_, err = w.runOn("nowhere", missing)
 	w.hasCode(missing, err, wire.NamespaceNotFound)
 }
 

@@ -100,7 +100,7 @@ func New(cfg Config) *Router {
 	r.life, r.endLife = context.WithCancel(context.Background())
 	r.special = map[string]aggregateFunc{
 		"$collStats": r.aggregateStats, "$indexStats": r.aggregateStats, "$planCacheStats": r.aggregateStats,
-		"$currentOp": r.aggregateCurrentOp,
+		"$currentOp": r.aggregateCurrentOp, "$shardedDataDistribution": r.aggregateDistribution,
 	}
 	r.commands = joinTables(r)
 	ctx, stop := context.WithCancel(context.Background())
