@@ -127,6 +127,7 @@ func TestReadEdges(t *testing.T) {
 	fails("returnKey", find(bson.E{Key: "sort", Value: bson.D{{Key: "a", Value: 1}}}, bson.E{Key: "returnKey", Value: true}), wire.CommandNotSupported)
 	fails("negative batchSize", find(bson.E{Key: "batchSize", Value: -1}), 51024)
 	fails("sort under a collation", find(bson.E{Key: "sort", Value: bson.D{{Key: "a", Value: 1}}}, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}), wire.NotImplemented)
+	fails("another cluster's time", find(bson.E{Key: "readConcern", Value: bson.D{{Key: "afterClusterTime", Value: bson.Timestamp{T: 4000000000}}}}), wire.InvalidOptions)
 	fails("an unknown cursor", bson.D{{Key: "getMore", Value: int64(987654321987)}, {Key: "collection", Value: "c"}}, wire.CursorNotFound)
 
 	t.Run("a cursor and its session", func(t *testing.T) {
@@ -171,4 +172,34 @@ func (p *proxy) openCursor(t *testing.T, cmd bson.D) int64 {
 		t.Fatal("no cursor")
 	}
 	return id
+}
+
+// TestPartialResults: with allowPartialResults a backend that is down is left out, and the reply says so; otherwise the read fails.
+func TestPartialResults(t *testing.T) {
+	p := startProxy(t, 3)
+	ctx := t.Context()
+	p.shard(t, "db.c", "_id", 3)
+	db := p.client.Database("db")
+	var docs []any
+	for i := range int32(60) {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}})
+	}
+	if _, err := db.Collection("c").InsertMany(ctx, docs); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.fleet.Servers[2].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	find := bson.D{{Key: "find", Value: "c"}, {Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "maxTimeMS", Value: 3000}}
+	if reply, err := db.RunCommand(ctx, find).Raw(); err == nil {
+		t.Errorf("without a backend: %v", reply)
+	}
+	reply, err := db.RunCommand(ctx, append(find, bson.E{Key: "allowPartialResults", Value: true})).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, _ := reply.Lookup("cursor", "firstBatch").Array().Values()
+	if partial, _ := reply.Lookup("cursor", "partialResultsReturned").BooleanOK(); !partial || len(batch) == 0 || len(batch) >= 60 {
+		t.Errorf("%d documents, partialResultsReturned %v", len(batch), partial)
+	}
 }

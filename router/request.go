@@ -107,7 +107,9 @@ func (q *Request) parseShared() error {
 		case "comment":
 			q.Comment = elem.Value()
 		case "readConcern":
-			q.ReadConcern, err = documentField("readConcern", elem.Value())
+			if q.ReadConcern, err = documentField("readConcern", elem.Value()); err == nil {
+				err = checkReadConcern(q.ReadConcern)
+			}
 		case "writeConcern":
 			q.WriteConcern, err = documentField("writeConcern", elem.Value())
 		case "help":
@@ -184,6 +186,17 @@ func documentField(name string, v bsoncore.Value) (bson.Raw, error) {
 		return nil, typeMismatch(name, v, "object")
 	}
 	return bson.Raw(doc), nil
+}
+
+// checkReadConcern refuses times: the backends' clocks know nothing of one another, so a backend could wait for another's time for
+// ever. The proxy gives clients no operationTime, so that a driver has none to send.
+func checkReadConcern(rc bson.Raw) error {
+	for _, field := range [...]string{"afterClusterTime", "atClusterTime"} {
+		if _, err := bsoncore.Document(rc).LookupErr(field); err == nil {
+			return wire.Errorf(wire.InvalidOptions, "readConcern %s is not supported: the backends have no common time", field)
+		}
+	}
+	return nil
 }
 
 // parseMaxTime reads maxTimeMS: a whole number from 0 to the largest int32 (2 BadValue otherwise); 0 means none.
