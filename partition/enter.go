@@ -46,11 +46,15 @@ func Leave(parts []*Part, mode Mode) {
 	}
 }
 
-// brake waits as long as the longest brake of the parts' gates says; ctx's end cuts it short.
+// brake waits as long as the longest brake of the parts' gates says. It ends when that gate closes, whose owner waits for
+// whoever is inside, and with ctx.
 func brake(ctx context.Context, parts []*Part) {
 	var d time.Duration
+	var closes <-chan struct{}
 	for _, p := range parts {
-		d = max(d, p.gate.braked())
+		if b, ch := p.gate.braked(); b > d {
+			d, closes = b, ch
+		}
 	}
 	if d == 0 {
 		return
@@ -59,6 +63,7 @@ func brake(ctx context.Context, parts []*Part) {
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-closes:
 	case <-ctx.Done():
 	}
 }

@@ -117,11 +117,14 @@ func (g *Gate) SetBrake(d time.Duration) {
 	g.mu.Unlock()
 }
 
-// braked returns the brake.
-func (g *Gate) braked() time.Duration {
+// braked returns the brake, 0 unless the gate is open, and what is closed when it closes.
+func (g *Gate) braked() (time.Duration, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.brake
+	if g.state != Open {
+		return 0, nil
+	}
+	return g.brake, g.changed
 }
 
 // Hold counts something that outlives its request, a cursor for instance, for the drain of the home.
