@@ -175,8 +175,12 @@ func (r *Router) filtered(ctx context.Context, q *Request, backendID string, doc
 		}
 		return kept, nil
 	}
+	b := &batch{}
+	for _, d := range docs {
+		b.add(d)
+	}
 	return r.askAll(ctx, backendID, "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: bson.A{
-		bson.D{{Key: "$documents", Value: bson.D{{Key: "$literal", Value: docs}}}},
+		literalDocuments(b),
 		bson.D{{Key: "$match", Value: filter}},
 	}}, {Key: "cursor", Value: bson.D{}}})
 }

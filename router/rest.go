@@ -186,16 +186,10 @@ func keepKey(key []bsoncore.Value) []bsoncore.Value {
 
 // run gives documents to the backend and has it run stages over them.
 func (s *rest) run(ctx context.Context, q *Request, docs *batch, stages []bson.Raw) error {
-	literal, d := bsoncore.AppendDocumentStart(nil)
-	at, d := bsoncore.AppendDocumentElementStart(d, "$documents")
-	arr, d := bsoncore.AppendArrayElementStart(d, "$literal")
-	d = append(d, docs.docs...)
-	d, _ = bsoncore.AppendArrayEnd(d, arr)
-	d, _ = bsoncore.AppendDocumentEnd(d, at)
-	d, _ = bsoncore.AppendDocumentEnd(d, literal)
+	d := literalDocuments(docs)
 	start, cmd := bsoncore.AppendDocumentStart(nil)
 	cmd = bsoncore.AppendInt32Element(cmd, "aggregate", 1)
-	cmd = appendPipeline(cmd, append([]bson.Raw{bson.Raw(d)}, stages...))
+	cmd = appendPipeline(cmd, append([]bson.Raw{d}, stages...))
 	cmd = appendCursorArg(cmd, 0)
 	for name, v := range map[string]bsoncore.Value{"let": s.let, "collation": s.coll} {
 		if v.Type != 0 {
@@ -244,4 +238,23 @@ func (f *fanout) nextLimited(ctx context.Context, q *Request) (bson.Raw, error) 
 		f.limit--
 	}
 	return doc, err
+}
+
+// literalDocuments is the stage {$documents: [{$literal: doc}, …]}: one literal each, which every server takes, where some refuse one literal array.
+func literalDocuments(docs *batch) bson.Raw {
+	start, d := bsoncore.AppendDocumentStart(make([]byte, 0, len(docs.docs)+24*docs.n+32))
+	arr, d := bsoncore.AppendArrayElementStart(d, "$documents")
+	for i, rem := 0, docs.docs; len(rem) > 0; i++ {
+		elem, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			break // batch has built it: cannot happen
+		}
+		rem = rest
+		at, e := bsoncore.AppendDocumentElementStart(d, arrayIndex(i))
+		e = bsoncore.AppendValueElement(e, "$literal", elem.Value())
+		d, _ = bsoncore.AppendDocumentEnd(e, at)
+	}
+	d, _ = bsoncore.AppendArrayEnd(d, arr)
+	d, _ = bsoncore.AppendDocumentEnd(d, start)
+	return d
 }
