@@ -108,6 +108,21 @@ func TestReadEdges(t *testing.T) {
 	if _, err := db.Collection("c").InsertMany(ctx, docs); err != nil {
 		t.Fatal(err)
 	}
+	seen := map[int32]bool{}
+	for range 8 {
+		got, code := p.docs(t, "db", "c", st("$sample", bson.D{{Key: "size", Value: 12}}))
+		distinct := map[any]bool{}
+		for _, d := range got {
+			distinct[d[0].Value] = true
+			seen[d[0].Value.(int32)] = true
+		}
+		if code != 0 || len(got) != 12 || len(distinct) != 12 || len(got[0]) != 2 {
+			t.Fatalf("$sample: code %d, %v", code, got)
+		}
+	}
+	if len(seen) < 20 { // of 30, each missed by all eight samples with probability 0.6^8
+		t.Errorf("eight samples of 12 saw %d of 30 documents", len(seen))
+	}
 	var rows []bson.D
 	cur, err := db.Collection("c").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "a.b", Value: 1}}).SetLimit(1).SetProjection(bson.D{{Key: "a", Value: bson.D{{Key: "b", Value: 0}}}}))
 	if err == nil {

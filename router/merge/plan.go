@@ -75,6 +75,8 @@ func PlanPipeline(pipeline []bson.Raw, collation bool) (Plan, error) {
 			return p.grouped(arg, rest)
 		case "$count":
 			return p.counted(stage, arg, rest)
+		case "$sample":
+			return p.sampled(arg, rest)
 		case "$sortByCount":
 			group, sort := sortByCount(arg)
 			_, arg, _ := stageOf(group)
@@ -218,6 +220,34 @@ func (p Plan) counted(stage bson.Raw, arg bsoncore.Value, rest []bson.Raw) (Plan
 	project := stage1("$project", build(bsoncore.AppendInt32Element(nil, "_id", 0)))
 	return p.then(append([]bson.Raw{group, project}, rest...))
 }
+
+// sampled gives every document a random number and takes those with the least, over all partitions: each document is as likely as any other,
+// however uneven the partitions are.
+func (p Plan) sampled(arg bsoncore.Value, rest []bson.Raw) (Plan, error) {
+	spec, ok := arg.DocumentOK()
+	if !ok {
+		return p, wire.Errorf(28745, "the $sample stage specification must be an object")
+	}
+	elems, err := spec.Elements()
+	if err != nil || len(elems) != 1 || elems[0].Key() != "size" {
+		return p, wire.Errorf(28749, "the $sample stage takes exactly one option, 'size'")
+	}
+	size, ok := elems[0].Value().AsInt64OK()
+	if !ok || size < 1 {
+		return p, wire.Errorf(28747, "the size argument to $sample must be a positive integer")
+	}
+	if p.Sort, err = order.ParseSort(byRandom); err != nil {
+		return p, err
+	}
+	p.sortStage = stage1("$sort", bsoncore.Document(byRandom))
+	p.Limit = size
+	p.Shard = append(p.Shard, stage1("$replaceWith", build(bsoncore.AppendStringElement(nil, "d", "$$ROOT"),
+		bsoncore.AppendDocumentElement(nil, "r", build(bsoncore.AppendDocumentElement(nil, "$rand", build()))))),
+		p.sortStage, bson.Raw(build(bsoncore.AppendInt64Element(nil, "$limit", size))))
+	return p.then(append([]bson.Raw{bson.Raw(build(bsoncore.AppendStringElement(nil, "$replaceWith", "$d")))}, rest...))
+}
+
+var byRandom = bson.Raw(build(bsoncore.AppendInt32Element(nil, "r", 1)))
 
 func sortByCount(arg bsoncore.Value) (group, sort bson.Raw) {
 	group = stage1("$group", build(
