@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -41,8 +42,8 @@ type target struct {
 }
 
 func run(seconds float64, samples int) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx := context.Background()
+	defer stopAll()
 	dir, err := os.MkdirTemp("", "shardway-bench")
 	if err != nil {
 		return err
@@ -77,15 +78,36 @@ func run(seconds float64, samples int) error {
 	return nil
 }
 
+// children are the processes of this run; none may outlive it.
+var children []*exec.Cmd
+
+// launch starts a child.
+func launch(cmd *exec.Cmd) error {
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	children = append(children, cmd)
+	return nil
+}
+
+// stopAll ends the children, the last one first, and waits for them.
+func stopAll() {
+	for _, cmd := range slices.Backward(children) {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	children = nil
+}
+
 // start runs a program that prints its address as its first line.
 func start(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := launch(cmd); err != nil {
 		return "", err
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
@@ -115,8 +137,7 @@ func haproxy(ctx context.Context, dir, stub string) (string, error) {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, program, "-db", "-f", conf)
-	if err := cmd.Start(); err != nil {
+	if err := launch(exec.CommandContext(ctx, program, "-db", "-f", conf)); err != nil {
 		return "", err
 	}
 	return addr, reachable(addr)
@@ -145,11 +166,10 @@ func shardway(ctx context.Context, dir, stub string) (string, func(), error) {
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, "proxy"), "serve", "--listen", addr, "--catalog", "a",
 		"--backend", "a="+fl.Servers[0].URI(), "--backend", "stub=mongodb://"+stub+"/?directConnection=true", "--log-level", "error")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
+	if err := launch(cmd); err != nil {
+		return "", nil, errors.Join(err, fl.Close())
 	}
-	stop := func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); _ = fl.Close() }
+	stop := func() { _ = fl.Close() }
 	if err := reachable(addr); err != nil {
 		stop()
 		return "", nil, err
