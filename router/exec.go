@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -141,6 +142,24 @@ func (r *Router) scatter(ctx context.Context, targets []target, msgs [][]byte) (
 			replies[i], errs[i] = calls[i].wait()
 		}
 	}
+	return replies, errs
+}
+
+// scatterApart is scatter for a read that may leave partitions out: each target is asked by itself, so that one that
+// cannot be reached holds up no other, and has half of what is left of ctx's time, so that the rest can go on afterwards.
+func (r *Router) scatterApart(ctx context.Context, targets []target, msgs [][]byte) ([]backend.Reply, []error) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+	}
+	replies := make([]backend.Reply, len(targets))
+	errs := make([]error, len(targets))
+	var wg sync.WaitGroup
+	for i, t := range targets {
+		wg.Go(func() { replies[i], errs[i] = r.do(ctx, t, msgs[i]) })
+	}
+	wg.Wait()
 	return replies, errs
 }
 

@@ -298,8 +298,13 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 		targets[i] = q.target(p)
 		f.branches = append(f.branches, &branch{part: p})
 	}
-	replies, errs := r.scatter(ctx, targets, msgs)
+	ask := r.scatter
 	if partial {
+		ask = r.scatterApart
+	}
+	replies, errs := ask(ctx, targets, msgs)
+	if partial {
+		var lost error
 		for i, e := range errs {
 			if e == nil {
 				if e = commandError(replies[i].Body); e != nil && unreachable(e) {
@@ -307,7 +312,7 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 				}
 			}
 			if e != nil && unreachable(e) {
-				errs[i], left = nil, true
+				errs[i], left, lost = nil, true, e
 				f.branches[i] = nil
 			}
 		}
@@ -321,6 +326,9 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 			}
 		}
 		f.branches = who
+		if len(who) == 0 {
+			return false, lost
+		}
 	}
 	return left, settle(f.branches, replies, errs, "firstBatch")
 }
