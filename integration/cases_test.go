@@ -223,9 +223,26 @@ func TestCase11Collation(t *testing.T) {
 	if n := must(t, c, db, bson.D{{Key: "count", Value: "c"}, {Key: "query", Value: bson.D{{Key: "tenant", Value: "ab"}}}, collation}).Lookup("n"); n.AsInt64() != 2 {
 		t.Errorf("count: %v", n)
 	}
+	q, one := bson.D{{Key: "tenant", Value: "Ab"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: int32(1)}}}}
+	up := ask(t, c, db, bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "u", Value: one}, {Key: "multi", Value: true}, collation}}}})
+	if n, _ := up.Lookup("n").AsInt64OK(); n != 2 {
+		t.Errorf("update: %v", up)
+	}
 	sorted := ask(t, c, db, bson.D{{Key: "find", Value: "c"}, {Key: "sort", Value: bson.D{{Key: "tenant", Value: int32(1)}}}, collation})
 	if rawconn.OK(sorted) {
 		t.Errorf("a collated sort over several partitions is answered: %v", sorted)
+	}
+	different := ask(t, c, db, bson.D{{Key: "distinct", Value: "c"}, {Key: "key", Value: "tenant"}, collation})
+	if values, ok := different.Lookup("values").ArrayOK(); ok {
+		if all, err := values.Values(); err != nil || len(all) != 1 {
+			t.Errorf("distinct: %v", different)
+		}
+	} else if code := rawconn.Code(different); code != 238 {
+		t.Errorf("distinct: %v", different)
+	}
+	del := ask(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: int32(0)}, collation}}}})
+	if n, _ := del.Lookup("n").AsInt64OK(); n != 2 {
+		t.Errorf("delete: %v", del)
 	}
 }
 

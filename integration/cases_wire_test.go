@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/binary"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -128,6 +129,31 @@ func TestCase38LegacyOpcodes(t *testing.T) {
 		}
 		if body, err := m.Body(); err != nil || rawconn.Code(body) != test.code {
 			t.Errorf("%v: %v, %v", test.doc, body, err)
+		}
+	}
+	find := dial(t, sharedProxy(t).Addr())
+	if err := find.Send(rawconn.Frame(1, 0, rawconn.OpQuery, query("db.c", bson.D{}))); err != nil {
+		t.Fatal(err)
+	}
+	m, err := find.ReadMessage()
+	if err != nil || m.Opcode != rawconn.OpReply || m.Payload[0]&2 == 0 {
+		t.Fatalf("OP_QUERY find: %+v, %v", m, err)
+	}
+	if body, err := m.Body(); err != nil || body.Lookup("code").AsInt64() != 5739101 {
+		t.Errorf("OP_QUERY find: %v, %v", body, err)
+	}
+	for _, op := range []int32{rawconn.OpInsert, rawconn.OpGetMore, 2007} { // each an answer or the end of the connection
+		old := dial(t, sharedProxy(t).Addr())
+		if err := old.Send(rawconn.Frame(1, 0, op, append(make([]byte, 4), "db.c\x00\x05\x00\x00\x00\x00"...))); err != nil {
+			t.Fatal(err)
+		}
+		old.SetTimeout(5 * time.Second)
+		if m, err := old.ReadMessage(); err == nil {
+			if body, err := m.Body(); err != nil || rawconn.OK(body) {
+				t.Errorf("opcode %d: %v, %v", op, body, err)
+			}
+		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Errorf("opcode %d: neither an answer nor an end", op)
 		}
 	}
 	c := dial(t, sharedProxy(t).Addr())

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/integration/running"
 )
@@ -28,7 +30,8 @@ const (
 	readerPause     = 200 * time.Millisecond
 	citiesShort     = 20_000          // cities that are loaded by default; all of them with SHARDWAY_CITIES_ALL=1
 	citiesPartition = "400KB"         // the size that makes tens of partitions of them
-	citiesQuiet     = 5 * time.Minute // within which the splits end after the load
+	citiesBytes     = 400 << 10       // the same in bytes, as the configuration reads it
+	citiesQuiet     = 5 * time.Minute // within which the splits of citiesShort end after the load
 )
 
 type city struct {
@@ -137,13 +140,13 @@ func loadCities(t *testing.T, all []city, key string) {
 				mu.Unlock()
 				select { // leave some of the machine to the splits
 				case <-ctx.Done():
-				case <-time.After(readerPause):
+				case <-time.After(readerPause * time.Duration(1+len(all)/citiesShort)):
 				}
 			}
 		})
 	}
 	c.load(t)
-	partitions := quiet(t, connect(t, f.Servers[0].URI()), "geo.cities")
+	partitions := quiet(t, f.Servers, "geo.cities", citiesQuiet*time.Duration(1+len(all)/citiesShort))
 	cancel()
 	readers.Wait()
 	for _, name := range []string{"sums", "scan", "sorted"} {
@@ -182,25 +185,66 @@ func (c *cities) load(t *testing.T) {
 	}
 }
 
-// quiet waits until no partition has been split, and none is being split, for a while, and returns how many there are.
-func quiet(t *testing.T, catalog *mongo.Client, ns string) int {
+// quiet waits until no partition can be split any further and none is being split, and returns how many there are.
+func quiet(t *testing.T, servers []*fleet.Server, ns string, limit time.Duration) int {
 	t.Helper()
-	last, since := -1, time.Now()
-	eventually(t, citiesQuiet, "the end of the splits", func(ctx context.Context) bool {
+	catalog := connect(t, servers[0].URI())
+	n := 0
+	eventually(t, limit, "the end of the splits", func(ctx context.Context) bool {
 		running, err := catalog.Database("shardway").Collection("reshapes").CountDocuments(ctx, bson.D{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		now, err := chunks(ctx, catalog, ns)
+		if running > 0 {
+			return false
+		}
+		more, err := splittable(ctx, catalog, servers, ns, &n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(now) != last || running > 0 {
-			last, since = len(now), time.Now()
-		}
-		return time.Since(since) > 4*time.Second
+		return !more
 	})
-	return last
+	return n
+}
+
+// splittable reports whether a partition of the newest map is over the limit and has more than one value of the key; n is how many there are.
+func splittable(ctx context.Context, catalog *mongo.Client, servers []*fleet.Server, ns string, n *int) (bool, error) {
+	var m struct {
+		Key        bson.D
+		Partitions []struct{ Backend, Physical string }
+	}
+	err := catalog.Database("shardway").Collection("maps").FindOne(ctx, bson.D{{Key: "_id.ns", Value: ns}},
+		options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}})).Decode(&m)
+	if err != nil {
+		return false, err
+	}
+	*n = len(m.Partitions)
+	db, _, _ := strings.Cut(ns, ".")
+	for _, p := range m.Partitions {
+		client, err := mongo.Connect(options.Client().ApplyURI(servers[p.Backend[1]-'1'].URI()))
+		if err != nil {
+			return false, err
+		}
+		more, err := overfull(ctx, client.Database(db), p.Physical, m.Key[0].Key)
+		_ = client.Disconnect(context.WithoutCancel(ctx))
+		if more || err != nil {
+			return more, err
+		}
+	}
+	return false, nil
+}
+
+func overfull(ctx context.Context, db *mongo.Database, coll, key string) (bool, error) {
+	var stats struct{ Size int64 }
+	if err := db.RunCommand(ctx, bson.D{{Key: "collStats", Value: coll}}).Decode(&stats); err != nil || stats.Size <= citiesBytes {
+		return false, err
+	}
+	var one bson.Raw
+	if err := db.Collection(coll).FindOne(ctx, bson.D{}).Decode(&one); err != nil {
+		return false, err
+	}
+	n, err := db.Collection(coll).CountDocuments(ctx, bson.D{{Key: key, Value: bson.D{{Key: "$ne", Value: one.Lookup(key)}}}}, options.Count().SetLimit(1))
+	return n > 0, err
 }
 
 // sums compares each country's number of cities with what must and what may be there.
