@@ -20,6 +20,7 @@ type databaseDoc struct {
 	Primary string      `bson:"primary"`
 	UUID    bson.Binary `bson:"uuid"`
 	Created time.Time   `bson:"created"`
+	Dropped bool        `bson:"dropped,omitempty"`
 }
 
 // NewUUID makes a random UUID as BSON has it.
@@ -36,7 +37,7 @@ func (s *Store) readDatabases(ctx context.Context, next *Snapshot) error {
 		return err
 	}
 	for _, d := range rows {
-		next.Databases[d.Name] = &Database{Name: d.Name, Primary: d.Primary, UUID: d.UUID, Created: d.Created.UTC()}
+		next.Databases[d.Name] = &Database{Name: d.Name, Primary: d.Primary, UUID: d.UUID, Created: d.Created.UTC(), Dropped: d.Dropped}
 	}
 	return nil
 }
@@ -56,8 +57,8 @@ func (s *Store) all(ctx context.Context, coll string, rows any) error {
 // CreateDatabase registers a database with its primary backend. One that exists keeps its primary, which is no error; a name that differs from an
 // existing one only in case is 13297 DatabaseDifferCase.
 func (s *Store) CreateDatabase(ctx context.Context, name, primary string) error {
-	for other := range s.Snapshot().Databases {
-		if other != name && strings.EqualFold(other, name) {
+	for other, known := range s.Snapshot().Databases {
+		if other != name && !known.Dropped && strings.EqualFold(other, name) {
 			return wire.Errorf(wire.DatabaseDifferCase, "db already exists with different case already have: [%s] trying to create [%s]", other, name)
 		}
 	}
@@ -66,22 +67,22 @@ func (s *Store) CreateDatabase(ctx context.Context, name, primary string) error 
 	if err != nil && !mongo.IsDuplicateKeyError(err) {
 		return fmt.Errorf("register database %s: %w", name, err)
 	}
-	return s.Refresh(ctx)
-}
-
-// SetPrimary changes a database's primary backend.
-func (s *Store) SetPrimary(ctx context.Context, name, primary string) error {
-	_, err := s.db.Collection(databasesColl).UpdateByID(ctx, name, bson.D{{Key: "$set", Value: bson.D{{Key: "primary", Value: primary}}}})
 	if err != nil {
-		return fmt.Errorf("set the primary of database %s: %w", name, err)
+		// It was dropped once, or somebody was faster.
+		_, err := s.db.Collection(databasesColl).UpdateOne(ctx, bson.D{{Key: "_id", Value: name}, {Key: "dropped", Value: true}},
+			bson.D{{Key: "$unset", Value: bson.D{{Key: "dropped", Value: ""}}}, {Key: "$set", Value: bson.D{{Key: "uuid", Value: d.UUID}, {Key: "created", Value: d.Created}}}})
+		if err != nil {
+			return fmt.Errorf("register database %s anew: %w", name, err)
+		}
 	}
 	return s.Refresh(ctx)
 }
 
-// DropDatabase forgets a database. Its maps stay: each ends in a version that says dropped.
+// DropDatabase notes that a database was dropped. Its document stays, and with it its primary; its maps stay too: each ends in a version that says dropped.
 func (s *Store) DropDatabase(ctx context.Context, name string) error {
-	if _, err := s.db.Collection(databasesColl).DeleteOne(ctx, bson.D{{Key: "_id", Value: name}}); err != nil {
-		return fmt.Errorf("forget database %s: %w", name, err)
+	_, err := s.db.Collection(databasesColl).UpdateByID(ctx, name, bson.D{{Key: "$set", Value: bson.D{{Key: "dropped", Value: true}}}})
+	if err != nil {
+		return fmt.Errorf("note that database %s was dropped: %w", name, err)
 	}
 	return s.Refresh(ctx)
 }

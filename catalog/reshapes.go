@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
 const reshapesColl = "reshapes"
@@ -24,18 +25,43 @@ const (
 	Retiring Phase = "retiring"
 )
 
-// Reshape is the record of one reshape.
+// Reshape is the record of one change of a map that closes gates: a reshape, or one that copies nothing.
 type Reshape struct {
-	ID      bson.ObjectID  `bson:"_id"`
+	ID ID `bson:"_id"`
+	// Slot is what at most one record may have: the namespace until the change is retiring, the record's own id from then on.
+	Slot    string         `bson:"slot"`
 	NS      string         `bson:"ns"`
 	Kind    string         `bson:"kind"`
 	Inputs  []RecordedHome `bson:"inputs"`
 	Outputs []RecordedHome `bson:"outputs"`
-	Owner   string         `bson:"owner"`
-	Epoch   int64          `bson:"epoch"`
-	Phase   Phase          `bson:"phase"`
-	EndV    int64          `bson:"endV,omitempty"`
-	Started time.Time      `bson:"started"`
+	// Owner is the process that runs it, by an id that it took at its start; Server is that process's name.
+	Owner  ID     `bson:"owner"`
+	Server string `bson:"server"`
+	// Epoch counts the owners. Renewals counts the owner's signs of life; unchanged for a lease and a margin, the record may be taken over.
+	Epoch    int64 `bson:"epoch"`
+	Renewals int64 `bson:"renewals"`
+	Phase    Phase `bson:"phase"`
+	// EndV is the version that ends the closings, from the phase Closing on; Closings are where they stand.
+	EndV     int64             `bson:"endV,omitempty"`
+	Closings []RecordedClosing `bson:"closings,omitempty"`
+	// Cancel asks the owner to give up, unless the change has been made.
+	Cancel bool `bson:"cancel,omitempty"`
+	// Command is a DDL command that is to reach all partitions or none; empty for changes of maps.
+	Command bson.Raw  `bson:"command,omitempty"`
+	Started time.Time `bson:"started"`
+	// Progress, for people.
+	Documents int64 `bson:"documents,omitempty"`
+	Bytes     int64 `bson:"bytes,omitempty"`
+	Total     int64 `bson:"total,omitempty"`
+}
+
+// ID is the id of a record and of a process.
+type ID = bson.ObjectID
+
+// RecordedClosing is a closing in a record.
+type RecordedClosing struct {
+	Backend string `bson:"backend"`
+	ID      ID     `bson:"id"`
 }
 
 // RecordedHome is a physical collection in a record.
@@ -47,20 +73,37 @@ type RecordedHome struct {
 // ErrReshapeMoved says that a record was changed by somebody else: its owner is an owner no more.
 var ErrReshapeMoved = errors.New("catalog: the record of the reshape has another owner or phase")
 
-// InsertReshape records a new reshape.
+// ErrSlotTaken says that another change of the namespace's map is going on.
+var ErrSlotTaken = errors.New("catalog: another change of the namespace is recorded")
+
+// InsertReshape records a new reshape; ErrSlotTaken while another one has its slot. After any other error it is not known whether it is recorded.
 func (s *Store) InsertReshape(ctx context.Context, r *Reshape) error {
-	if _, err := s.db.Collection(reshapesColl).InsertOne(ctx, r); err != nil {
+	if r.Slot == "" {
+		r.Slot = r.NS
+	}
+	_, err := s.db.Collection(reshapesColl).InsertOne(ctx, r)
+	if mongo.IsDuplicateKeyError(err) {
+		return ErrSlotTaken
+	}
+	if err != nil {
 		return fmt.Errorf("record a reshape: %w", err)
 	}
 	return nil
 }
 
-// SwapReshape changes a record if owner, epoch and phase are still what r says, and then r itself. Otherwise it is ErrReshapeMoved.
+// mine matches a record as its owner knows it. Renewals and Cancel are not part of it: they change beside the swaps.
+func mine(r *Reshape) bson.D {
+	return bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}, {Key: "phase", Value: r.Phase}}
+}
+
+// SwapReshape changes a record if owner, epoch and phase are still what r says, and then r itself. Otherwise it is ErrReshapeMoved. A swap whose
+// answer was lost may be repeated. What others ask for in the record (Cancel) is kept.
 func (s *Store) SwapReshape(ctx context.Context, r *Reshape, change func(*Reshape)) error {
 	next := *r
 	change(&next)
-	res, err := s.db.Collection(reshapesColl).ReplaceOne(ctx,
-		bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}, {Key: "phase", Value: r.Phase}}, next)
+	set := bson.D{{Key: "slot", Value: next.Slot}, {Key: "owner", Value: next.Owner}, {Key: "server", Value: next.Server}, {Key: "epoch", Value: next.Epoch},
+		{Key: "phase", Value: next.Phase}, {Key: "endV", Value: next.EndV}, {Key: "closings", Value: next.Closings}, {Key: "outputs", Value: next.Outputs}}
+	res, err := s.db.Collection(reshapesColl).UpdateOne(ctx, mine(r), bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}})
 	if err != nil {
 		return fmt.Errorf("change the record of a reshape: %w", err)
 	}
@@ -71,9 +114,33 @@ func (s *Store) SwapReshape(ctx context.Context, r *Reshape, change func(*Reshap
 	return nil
 }
 
-// DeleteReshape forgets a reshape that has left nothing to do.
-func (s *Store) DeleteReshape(ctx context.Context, id bson.ObjectID) error {
-	_, err := s.db.Collection(reshapesColl).DeleteOne(ctx, bson.D{{Key: "_id", Value: id}})
+// RenewReshape is the owner's sign of life, with how far it is for people to read. It reports whether somebody asks for the reshape to be given up.
+func (s *Store) RenewReshape(ctx context.Context, r *Reshape) (cancel bool, err error) {
+	var now Reshape
+	err = s.db.Collection(reshapesColl).FindOneAndUpdate(ctx,
+		bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}, {Key: "$set", Value: bson.D{
+			{Key: "documents", Value: r.Documents}, {Key: "bytes", Value: r.Bytes}, {Key: "total", Value: r.Total}}}},
+		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&now)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return false, ErrReshapeMoved
+	}
+	if err != nil {
+		return false, fmt.Errorf("renew the record of a reshape: %w", err)
+	}
+	return now.Cancel, nil
+}
+
+// CancelReshapes asks the owners of a namespace's reshapes to give up those that have not closed their gates yet.
+func (s *Store) CancelReshapes(ctx context.Context, ns string) error {
+	_, err := s.db.Collection(reshapesColl).UpdateMany(ctx, bson.D{{Key: "slot", Value: ns}, {Key: "phase", Value: Copying}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "cancel", Value: true}}}})
+	return err
+}
+
+// DeleteReshape forgets a record of that owner and epoch that has left nothing to do; one that somebody else has taken over is left alone.
+func (s *Store) DeleteReshape(ctx context.Context, r *Reshape) error {
+	_, err := s.db.Collection(reshapesColl).DeleteOne(ctx, bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}})
 	return err
 }
 
@@ -84,8 +151,18 @@ func (s *Store) Reshapes(ctx context.Context) ([]Reshape, error) {
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
-	if err != nil && !errors.Is(err, mongo.ErrNilDocument) {
+	if err != nil {
 		return nil, fmt.Errorf("read the records of reshapes: %w", err)
 	}
 	return all, nil
+}
+
+// ensureSlots makes the index that lets a slot be taken once.
+func (s *Store) ensureSlots(ctx context.Context) error {
+	_, err := s.db.Collection(reshapesColl).Indexes().CreateOne(ctx, mongo.IndexModel{
+		Keys: bson.D{{Key: "slot", Value: 1}}, Options: options.Index().SetName("slot").SetUnique(true)})
+	if err != nil {
+		return fmt.Errorf("make the index of the records of reshapes: %w", err)
+	}
+	return nil
 }

@@ -31,6 +31,9 @@ type Database struct {
 	Primary string
 	UUID    bson.Binary
 	Created time.Time
+	// Dropped says that the database was dropped and not used since: nothing shows it, and nothing is in it. Its primary stays, so that two proxies
+	// never look for its collections at two places.
+	Dropped bool
 }
 
 // CollectionSettings are what an operator set for one namespace; they may change without a new map.
@@ -68,7 +71,9 @@ type Settings struct {
 type Snapshot struct {
 	// Maps has the newest map of each namespace that has one, dropped ones too.
 	Maps map[string]*Map
-	// Databases by name.
+	// Primaries has the newest map of each database whose primary was ever changed: its one partition says where the primary is.
+	Primaries map[string]*Map
+	// Databases by name; those that were dropped too, since a dropped database keeps its primary.
 	Databases map[string]*Database
 	// Backends by id.
 	Backends map[string]*Backend
@@ -83,6 +88,46 @@ type Snapshot struct {
 
 // Map returns the newest map of ns, nil when ns has none.
 func (s *Snapshot) Map(ns string) *Map { return s.Maps[ns] }
+
+// Database returns a database that exists, nil for one that is unknown or was dropped.
+func (s *Snapshot) Database(name string) *Database {
+	if d := s.Databases[name]; d != nil && !d.Dropped {
+		return d
+	}
+	return nil
+}
+
+// newest returns the newest map of a namespace or of a database.
+func (s *Snapshot) newest(ns string) *Map {
+	if _, coll := SplitNS(ns); coll == "" {
+		return s.Primaries[ns]
+	}
+	return s.Maps[ns]
+}
+
+func (s *Snapshot) put(m *Map) {
+	if _, coll := SplitNS(m.NS); coll == "" {
+		s.Primaries[m.NS] = m
+		return
+	}
+	s.Maps[m.NS] = m
+}
+
+// setPrimaries gives the databases the primaries that their newest maps name.
+func (s *Snapshot) setPrimaries() {
+	for name, m := range s.Primaries {
+		d := s.Databases[name]
+		if d == nil || len(m.Partitions) == 0 || d.Primary == m.Partitions[0].Backend {
+			continue
+		}
+		moved := *d
+		moved.Primary = m.Partitions[0].Backend
+		s.Databases[name] = &moved
+	}
+}
+
+// PrimaryHome is the physical name in the map that tells a database's primary; no collection has it.
+const PrimaryHome = "$primary"
 
 // SplitNS splits "db.collection" at its first dot; coll is empty when there is none.
 func SplitNS(ns string) (db, coll string) {

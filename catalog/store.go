@@ -28,9 +28,6 @@ const (
 	changelogColl = "changelog"
 )
 
-// refreshEvery is how often the catalog is read although nothing was heard of a change.
-const refreshEvery = time.Second
-
 // ErrMapExists says that somebody else has inserted that version of a map; the snapshot has been refreshed.
 var ErrMapExists = errors.New("catalog: that version of the map exists")
 
@@ -44,6 +41,8 @@ type Store struct {
 	// mu orders refreshes, and with them what listeners are told.
 	mu        sync.Mutex
 	listeners []func(*Snapshot)
+	// onReshape are told of changes of records.
+	onReshape []func(Reshape)
 }
 
 // Open reads the catalog through client, which belongs to the catalog backend: it must be a replica set, since majority means nothing
@@ -64,6 +63,9 @@ func Open(ctx context.Context, client *mongo.Client, log zerolog.Logger) (*Store
 	if err := s.ensureClusterID(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.ensureSlots(ctx); err != nil {
+		return nil, err
+	}
 	return s, s.Refresh(ctx)
 }
 
@@ -81,25 +83,6 @@ func (s *Store) OnChange(f func(*Snapshot)) {
 	f(s.snap.Load())
 }
 
-// Run refreshes the snapshot until ctx ends. A refresh that fails is logged; the snapshot of before goes on serving.
-func (s *Store) Run(ctx context.Context) {
-	t := time.NewTicker(refreshEvery)
-	defer t.Stop()
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		err := s.Refresh(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			s.log.Warn().Err(err).Msg("the catalog cannot be read; what is known goes on serving")
-		}
-		failing = err != nil
-	}
-}
-
 // Refresh reads the catalog and tells the listeners.
 func (s *Store) Refresh(ctx context.Context) error {
 	s.mu.Lock()
@@ -115,7 +98,13 @@ func (s *Store) Refresh(ctx context.Context) error {
 				next.Maps[ns] = m
 			}
 		}
+		for db, m := range old.Primaries {
+			if n := next.Primaries[db]; n == nil || n.V < m.V {
+				next.Primaries[db] = m
+			}
+		}
 	}
+	next.setPrimaries()
 	s.snap.Store(next)
 	for _, f := range s.listeners {
 		f(next)
@@ -124,7 +113,7 @@ func (s *Store) Refresh(ctx context.Context) error {
 }
 
 func (s *Store) read(ctx context.Context) (*Snapshot, error) {
-	next := &Snapshot{Maps: map[string]*Map{}, Databases: map[string]*Database{}, Backends: map[string]*Backend{}, Collections: map[string]CollectionSettings{}}
+	next := &Snapshot{Maps: map[string]*Map{}, Primaries: map[string]*Map{}, Databases: map[string]*Database{}, Backends: map[string]*Backend{}, Collections: map[string]CollectionSettings{}}
 	for _, step := range []func(context.Context, *Snapshot) error{s.readMaps, s.readDatabases, s.readBackends, s.readCollections, s.readSettings} {
 		if err := step(ctx, next); err != nil {
 			return nil, err
@@ -153,22 +142,36 @@ func (s *Store) readMaps(ctx context.Context, next *Snapshot) error {
 		if err != nil {
 			return err
 		}
-		next.Maps[m.NS] = m
+		next.put(m)
 	}
 	return nil
 }
 
-// NewestMap reads the newest map of a namespace from the catalog, past the snapshot; nil if there is none. Whoever is about to
-// drop a physical collection asks this, right before.
+// NewestMap reads the newest map of a namespace from the catalog, past the snapshot and linearizably: a primary that has been deposed without
+// knowing it yet does not answer. It is nil if there is none. Whoever is about to drop a physical collection asks this, right before.
 func (s *Store) NewestMap(ctx context.Context, ns string) (*Map, error) {
+	return s.findMap(ctx, bson.D{{Key: "_id.ns", Value: ns}}, options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}}))
+}
+
+// MapAt reads one version of a namespace's map; nil if there is none.
+func (s *Store) MapAt(ctx context.Context, ns string, v int64) (*Map, error) {
+	return s.findMap(ctx, bson.D{{Key: "_id", Value: mapID{ns, v}}}, options.FindOne())
+}
+
+// linearizableWait bounds a linearizable read, which waits for a majority.
+const linearizableWait = 10 * time.Second
+
+func (s *Store) findMap(ctx context.Context, filter bson.D, o *options.FindOneOptionsBuilder) (*Map, error) {
+	ctx, cancel := context.WithTimeout(ctx, linearizableWait)
+	defer cancel()
 	var d mapDoc
-	err := s.db.Collection(mapsColl).FindOne(ctx, bson.D{{Key: "_id.ns", Value: ns}},
-		options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}})).Decode(&d)
+	c := s.db.Collection(mapsColl, options.Collection().SetReadConcern(readconcern.Linearizable()))
+	err := c.FindOne(ctx, filter, o).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the newest map of %s: %w", ns, err)
+		return nil, fmt.Errorf("read the newest map: %w", err)
 	}
 	return decodeMap(d)
 }
@@ -231,12 +234,13 @@ func (s *Store) adopt(m *Map) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.snap.Load()
-	if known := old.Maps[m.NS]; known != nil && known.V >= m.V {
+	if known := old.newest(m.NS); known != nil && known.V >= m.V {
 		return nil
 	}
 	next := *old
-	next.Maps = maps.Clone(old.Maps)
-	next.Maps[m.NS] = read
+	next.Maps, next.Primaries, next.Databases = maps.Clone(old.Maps), maps.Clone(old.Primaries), maps.Clone(old.Databases)
+	next.put(read)
+	next.setPrimaries()
 	s.snap.Store(&next)
 	for _, f := range s.listeners {
 		f(&next)

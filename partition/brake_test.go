@@ -30,7 +30,7 @@ func TestBrake(t *testing.T) {
 		}
 		enter(partition.Read, 0)
 		enter(partition.Write, 30*time.Millisecond)
-		time.AfterFunc(10*time.Millisecond, func() { gate.Close(partition.ClosedAll) })
+		time.AfterFunc(10*time.Millisecond, func() { gate.Close(partition.ClosedAll, 1) })
 		enter(partition.Write, 10*time.Millisecond)
 	})
 }

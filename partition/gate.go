@@ -53,6 +53,10 @@ type Gate struct {
 	// version is the version of the map that the gate is open for; 0 for a namespace without a map.
 	version int64
 	state   Closed
+	// ends is the version that ends what closed the gate: an older one that is applied meanwhile does not open it.
+	ends int64
+	// held says that the database's namespaces without a map are all closed, this one with them.
+	held bool
 	// reads and writes are the requests inside.
 	reads, writes int
 	// drains counts what outlives a request: cursors and, later, transactions. They pass a closed gate.
@@ -78,7 +82,7 @@ func (g *Gate) tryEnter(version int64, mode Mode) (wait <-chan struct{}, err err
 	switch {
 	case g.state == Retired || g.version > version:
 		return nil, ErrReplan
-	case g.state == ClosedAll || g.state == ClosedWrites && mode == Write:
+	case g.held || g.state == ClosedAll || g.state == ClosedWrites && mode == Write:
 		return g.changed, nil
 	case g.version < version:
 		// The view is newer than this gate: the table is between two steps of applying a map.
@@ -99,7 +103,7 @@ func (g *Gate) leave(mode Mode) {
 	} else {
 		g.reads--
 	}
-	if g.state != Open {
+	if g.state != Open || g.held {
 		g.wakeLocked()
 	}
 	g.mu.Unlock()
@@ -121,7 +125,7 @@ func (g *Gate) SetBrake(d time.Duration) {
 func (g *Gate) braked() (time.Duration, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.state != Open {
+	if g.state != Open || g.held {
 		return 0, nil
 	}
 	return g.brake, g.changed
@@ -143,25 +147,35 @@ func (g *Gate) Unhold() {
 	g.mu.Unlock()
 }
 
-// Close closes the gate as far as c says, ClosedWrites or ClosedAll; a gate is never opened by it.
+// Close closes the gate as far as c says, ClosedWrites or ClosedAll, until version ends is applied; a gate is never opened by it.
 // Requests inside go on. A retired gate stays retired.
-func (g *Gate) Close(c Closed) {
+func (g *Gate) Close(c Closed, ends int64) {
 	g.mu.Lock()
-	if c > g.state && g.state != Retired {
-		g.state = c
+	if g.state != Retired {
+		g.state, g.ends = max(c, g.state), max(ends, g.ends)
 		g.wakeLocked()
 	}
 	g.mu.Unlock()
 }
 
-// open reopens the gate for a map version, which must name its home.
+// hold closes the gate, or lets go of it, for its database.
+func (g *Gate) hold(on bool) {
+	g.mu.Lock()
+	if g.held != on {
+		g.held = on
+		g.wakeLocked()
+	}
+	g.mu.Unlock()
+}
+
+// open applies a map version, which must name the home, and reopens the gate unless it is closed until a later one.
 func (g *Gate) open(version int64) {
 	g.mu.Lock()
 	if g.state != Retired {
-		if version > g.version {
-			g.version = version
+		g.version = max(version, g.version)
+		if version >= g.ends {
+			g.state = Open
 		}
-		g.state = Open
 		g.wakeLocked()
 	}
 	g.mu.Unlock()
@@ -179,7 +193,7 @@ func (g *Gate) retire() {
 // reads and writes for ClosedAll. Cursors do not count. It returns ctx's error when that ends first.
 func (g *Gate) WaitQuiet(ctx context.Context) error {
 	return g.wait(ctx, func() bool {
-		return g.writes == 0 && (g.reads == 0 || g.state == ClosedWrites)
+		return g.writes == 0 && (g.reads == 0 || g.state == ClosedWrites && !g.held)
 	})
 }
 

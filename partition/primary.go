@@ -2,48 +2,52 @@ package partition
 
 import "github.com/shardway/shardway/catalog"
 
-// ClosePlain closes the gates of all of db's namespaces without a map, those that come to be meanwhile too, for a change of the database's
-// primary: what writes there makes a collection. The gates are returned to wait on. open ends it: gates that no change of the primary has retired
-// open again. Nobody else may close gates of these namespaces meanwhile.
-func (t *Table) ClosePlain(db string) (gates []*Gate, open func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closedPlain[db] = true
+// closePlainLocked closes the gates of all of db's namespaces without a map, for a change of the database's primary that version ends of its map ends: what
+// writes there makes a collection. Namespaces that come to be meanwhile find their gates closed.
+func (t *Table) closePlainLocked(db string, ends int64) (gates []*Gate) {
+	t.closedPlain[db] = max(ends, t.closedPlain[db])
 	for h, g := range t.gates {
 		if t.isPlainLocked(db, h, g) {
-			g.Close(ClosedAll)
+			g.hold(true)
 			gates = append(gates, g)
 		}
 	}
-	return gates, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.closedPlain, db)
-		for h, g := range t.gates {
-			if t.isPlainLocked(db, h, g) {
-				g.open(0)
-			}
-		}
+	return gates
+}
+
+// closeIfPlainLocked closes a new gate if all like it are closed.
+func (t *Table) closeIfPlainLocked(g *Gate) {
+	if t.closedPlain[g.home.DB] > 0 {
+		g.hold(true)
 	}
 }
 
-// isPlainLocked reports whether g is the gate of a namespace of db without a map.
+// isPlainLocked reports whether g is the gate of a namespace of db without a map, or of one that was dropped.
 func (t *Table) isPlainLocked(db string, h Home, g *Gate) bool {
-	return h.DB == db && !catalog.IsPhysicalName(h.Physical) && t.view.Load().Catalog.Maps[g.ns] == nil
+	return h.DB == db && (catalog.IsAbsentName(h.Physical) || !catalog.IsPhysicalName(h.Physical) && t.view.Load().Catalog.Maps[g.ns] == nil)
 }
 
-// movePrimariesLocked retires the gates that stood before a database's former primary, so that who waits there plans again. They are forgotten: the
-// primary may come back, and needs open ones then.
-func (t *Table) movePrimariesLocked(old, s *catalog.Snapshot) {
-	for name, d := range old.Databases {
-		now := s.Databases[name]
-		if now == nil || now.Primary == d.Primary {
+// settlePrimariesLocked ends closings of databases whose version has come, and retires the gates that stood before a database's former primary, so that
+// who waits there plans again. They are forgotten: the primary may come back, and needs open ones then.
+func (t *Table) settlePrimariesLocked(old, s *catalog.Snapshot) {
+	for db, m := range s.Primaries {
+		if t.applied[db] >= m.V {
 			continue
 		}
+		t.applied[db] = m.V
+		closed := t.closedPlain[db]
+		if closed > 0 && m.V >= closed {
+			delete(t.closedPlain, db)
+		}
+		now := s.Databases[db]
 		for h, g := range t.gates {
-			if h.Backend == d.Primary && t.isPlainLocked(name, h, g) {
+			switch {
+			case now == nil || !t.isPlainLocked(db, h, g):
+			case h.Backend != now.Primary:
 				g.retire()
 				delete(t.gates, h)
+			case closed > 0 && m.V >= closed:
+				g.hold(false)
 			}
 		}
 	}

@@ -15,10 +15,14 @@ func TestPrimaryChangesBehindClosedGates(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	table := NewTable()
-	primary := func(id string) {
+	v := int64(0)
+	// set applies the next version of d's map, with a primary.
+	set := func(id string) {
+		v++
 		mapped := &catalog.Map{NS: "d.mapped", V: 1, Partitions: []catalog.Partition{{Backend: "b1", Physical: "mapped"}}}
 		table.Apply(&catalog.Snapshot{Databases: map[string]*catalog.Database{"d": {Name: "d", Primary: id}, "e": {Name: "e", Primary: id}},
-			Maps: map[string]*catalog.Map{"d.mapped": mapped}})
+			Maps:      map[string]*catalog.Map{"d.mapped": mapped},
+			Primaries: map[string]*catalog.Map{"d": {NS: "d", V: v, Partitions: []catalog.Partition{{Backend: id, Physical: catalog.PrimaryHome}}}}})
 	}
 	parts := func(ns string) []*Part { return table.View().Collection(ns).Parts }
 	enters := func(parts []*Part) bool {
@@ -28,12 +32,12 @@ func TestPrimaryChangesBehindClosedGates(t *testing.T) {
 		}
 		return wait == nil && err == nil
 	}
-	primary("b1")
+	set("b1")
 	old := parts("d.old")
 	if !enters(old) {
 		t.Fatal("closed from the start")
 	}
-	gates, open := table.ClosePlain("d")
+	gates, _ := table.Close("d", nil, v+1, ClosedAll)
 	if len(gates) != 1 || gates[0] != old[0].Gate() {
 		t.Errorf("%d gates to wait on", len(gates))
 	}
@@ -42,16 +46,15 @@ func TestPrimaryChangesBehindClosedGates(t *testing.T) {
 			t.Errorf("%s enters: %v, want %v", ns, got, want)
 		}
 	}
-	open()
+	set("b1") // burnt
 	if !enters(old) || !enters(parts("d.new")) {
 		t.Error("not open again")
 	}
 
-	_, open = table.ClosePlain("d")
+	_, _ = table.Close("d", nil, v+1, ClosedAll)
 	waited := make(chan error, 1)
 	go func() { waited <- Enter(ctx, old, Write) }()
-	primary("b2")
-	open()
+	set("b2")
 	if err := <-waited; !errors.Is(err, ErrReplan) {
 		t.Errorf("who waited at the former primary: %v, want ErrReplan", err)
 	}
@@ -61,7 +64,7 @@ func TestPrimaryChangesBehindClosedGates(t *testing.T) {
 	if !enters(parts("d.mapped")) {
 		t.Error("a namespace with a map was retired")
 	}
-	primary("b1")
+	set("b1")
 	if back := parts("d.old"); back[0].Backend != "b1" || !enters(back) {
 		t.Error("a primary that came back is closed")
 	}

@@ -17,12 +17,12 @@ type Table struct {
 	// applied is the version of each namespace's map that the gates are at.
 	applied map[string]int64
 	// closedPlain are the databases whose namespaces without a map are closed.
-	closedPlain map[string]bool
+	closedPlain map[string]int64
 }
 
 // NewTable makes an empty table: its View knows no database until Apply.
 func NewTable() *Table {
-	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}, closedPlain: map[string]bool{}}
+	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}, closedPlain: map[string]int64{}}
 	t.view.Store(&View{Catalog: &catalog.Snapshot{}, table: t, mapped: map[string]*Collection{}})
 	return t
 }
@@ -59,14 +59,13 @@ func (t *Table) plainGate(v *View, h Home) *Gate {
 		return nil
 	}
 	g := t.gateLocked(h.DB+"."+h.Physical, h, 0)
-	if t.closedPlain[h.DB] {
-		g.Close(ClosedAll)
-	}
+	t.closeIfPlainLocked(g)
 	return g
 }
 
 // Close closes the gates of homes of ns as far as c says, for a closing that version ends will end. It reports false,
-// and closes nothing, when that version has already been applied. The gates are returned to wait on.
+// and closes nothing, when that version has already been applied. The gates are returned to wait on. A namespace that is a database's name
+// closes the gates of all its namespaces without a map, those that come to be meanwhile too.
 func (t *Table) Close(ns string, homes []Home, ends int64, c Closed) (gates []*Gate, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,9 +73,12 @@ func (t *Table) Close(ns string, homes []Home, ends int64, c Closed) (gates []*G
 	if v >= ends {
 		return nil, false
 	}
+	if _, coll := catalog.SplitNS(ns); coll == "" {
+		return t.closePlainLocked(ns, ends), true
+	}
 	for _, h := range homes {
 		g := t.gateLocked(ns, h, v)
-		g.Close(c)
+		g.Close(c, ends)
 		gates = append(gates, g)
 	}
 	return gates, true
@@ -111,11 +113,11 @@ func (t *Table) Apply(s *catalog.Snapshot) {
 	v := &View{Catalog: s, table: t, mapped: make(map[string]*Collection, len(s.Maps))}
 	var changed []*Collection
 	for ns, m := range s.Maps {
-		if c := old.mapped[ns]; c != nil && c.Map.V == m.V {
+		if c := old.mapped[ns]; c != nil && c.Map.V == m.V && c.Absent.on(s) {
 			v.mapped[ns] = c
 			continue
 		}
-		c := t.collectionLocked(ns, m)
+		c := t.collectionLocked(s, ns, m)
 		v.mapped[ns] = c
 		changed = append(changed, c)
 	}
@@ -124,17 +126,27 @@ func (t *Table) Apply(s *catalog.Snapshot) {
 	for _, c := range changed {
 		t.settleLocked(old, c)
 	}
-	t.movePrimariesLocked(old.Catalog, s)
+	t.settlePrimariesLocked(old.Catalog, s)
 }
 
-func (t *Table) collectionLocked(ns string, m *catalog.Map) *Collection {
+func (t *Table) collectionLocked(s *catalog.Snapshot, ns string, m *catalog.Map) *Collection {
 	db, name := catalog.SplitNS(ns)
 	c := &Collection{NS: ns, DB: db, Name: name, Map: m, Key: m.Key, Parts: make([]*Part, len(m.Partitions))}
 	for i, p := range m.Partitions {
 		h := Home{Backend: p.Backend, DB: db, Physical: p.Physical}
 		c.Parts[i] = &Part{Home: h, Range: p.Range, Info: p, gate: t.gateLocked(ns, h, m.V), version: m.V}
 	}
+	if d := s.Databases[db]; m.Dropped && d != nil {
+		h := Home{Backend: d.Primary, DB: db, Physical: catalog.AbsentName(name)}
+		c.Absent = &Part{Home: h, gate: t.gateLocked(ns, h, m.V), version: m.V}
+		t.closeIfPlainLocked(c.Absent.gate)
+	}
 	return c
+}
+
+// on reports whether the absent part of a collection is where s has its database's primary.
+func (p *Part) on(s *catalog.Snapshot) bool {
+	return p == nil || s.Databases[p.DB] != nil && s.Databases[p.DB].Primary == p.Backend
 }
 
 // settleLocked opens what the new map names and retires what the old one, or the absence of one, did.
@@ -144,9 +156,17 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 		keep[p.Home] = true
 		p.gate.open(c.Map.V)
 	}
+	if c.Absent != nil {
+		c.Absent.gate.open(c.Map.V)
+	}
 	var before []*Part
 	if oc := old.mapped[c.NS]; oc != nil {
 		before = oc.Parts
+		if oc.Absent != nil && (c.Absent == nil || c.Absent.Home != oc.Absent.Home) {
+			// The collection may be dropped again, and needs an open gate then.
+			oc.Absent.gate.retire()
+			delete(t.gates, oc.Absent.Home)
+		}
 	} else if oc, ok := old.plain.Load(c.NS); ok {
 		before = oc.(*Collection).Parts
 	} else if d := old.Catalog.Databases[c.DB]; d != nil {

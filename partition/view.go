@@ -34,6 +34,8 @@ type Collection struct {
 	// Parts are its partitions in order of position: exactly one for an unsharded collection, none when
 	// the map says that it was dropped.
 	Parts []*Part
+	// Absent is the gate of a dropped collection: who answers that it does not exist passes it, since making it anew closes it. Nil for all others.
+	Absent *Part
 }
 
 // Sharded reports whether the collection has a shard key.

@@ -175,7 +175,7 @@ func (r *Router) prepareWrite(ctx context.Context, db, ns string, a *aggArgs) (p
 		return partition.Read, err
 	}
 	view := r.cfg.Table.View()
-	if c := view.Collection(ns); c != nil && len(c.Parts) == 1 && view.Catalog.Databases[toDB] == nil && toDB != "config" && toDB != "admin" {
+	if c := view.Collection(ns); c != nil && len(c.Parts) == 1 && view.Catalog.Database(toDB) == nil && toDB != "config" && toDB != "admin" {
 		if err := r.cfg.Catalog.CreateDatabase(ctx, toDB, c.Parts[0].Backend); err != nil {
 			return partition.Read, err
 		}

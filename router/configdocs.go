@@ -44,7 +44,10 @@ func (r *Router) configDocuments(ctx context.Context, coll string) ([]bson.Raw, 
 		}
 	case "databases":
 		for _, name := range sorted(snap.Databases) {
-			d := snap.Databases[name]
+			d := snap.Database(name)
+			if d == nil {
+				continue
+			}
 			docs = append(docs, bson.D{{Key: "_id", Value: name}, {Key: "primary", Value: d.Primary}, {Key: "partitioned", Value: true},
 				{Key: "version", Value: bson.D{{Key: "uuid", Value: d.UUID}, {Key: "timestamp", Value: stamp(d.Created)}, {Key: "lastMod", Value: 1}}}})
 		}

@@ -11,7 +11,7 @@ import (
 // ensureDatabase registers db, on the backend with the least data, if the catalog does not know it yet. It is called
 // before a write; reads of an unknown database find nothing and register nothing.
 func (r *Router) ensureDatabase(ctx context.Context, db string) error {
-	if r.cfg.Table.View().Catalog.Databases[db] != nil {
+	if r.cfg.Table.View().Catalog.Database(db) != nil {
 		return nil
 	}
 	if db == "config" {
@@ -27,7 +27,7 @@ func (r *Router) ensureDatabase(ctx context.Context, db string) error {
 	if err := r.cfg.Catalog.CreateDatabase(ctx, db, primary); err != nil {
 		return err
 	}
-	if r.cfg.Table.View().Catalog.Databases[db] == nil {
+	if r.cfg.Table.View().Catalog.Database(db) == nil {
 		return wire.Errorf(wire.InternalError, "database '%s' was registered and is not to be seen", db)
 	}
 	return nil

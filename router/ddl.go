@@ -196,7 +196,7 @@ func (r *Router) dropDatabase(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, wire.Errorf(wire.IllegalOperation, "Cannot drop '%s' database", q.DB)
 	}
 	view := r.cfg.Table.View()
-	d := view.Catalog.Databases[q.DB]
+	d := view.Catalog.Database(q.DB)
 	if d == nil {
 		return okReply(ctx, q)
 	}

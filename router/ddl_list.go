@@ -38,7 +38,7 @@ func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error)
 		return listInfos(ns, q, docs)
 	}
 	view := r.cfg.Table.View()
-	d := view.Catalog.Databases[q.DB]
+	d := view.Catalog.Database(q.DB)
 	if d == nil {
 		return listReply(ns, nil)
 	}
@@ -246,7 +246,7 @@ func (r *Router) listed(view *partition.View, name, backendID string) bool {
 	case name == "admin" || name == "config":
 		return backendID == r.cfg.CatalogBackend
 	}
-	return view.Catalog.Databases[name] != nil
+	return view.Catalog.Database(name) != nil
 }
 
 func (s *dbSize) entry(name string) bson.Raw {

@@ -61,13 +61,19 @@ func (r *Router) enableSharding(ctx context.Context, q *Request) (Reply, error) 
 	if given && r.cfg.Backends.Get(want) == nil {
 		return Reply{}, wire.Errorf(wire.ShardNotFound, "shard '%s' does not exist", want)
 	}
-	known := r.cfg.Table.View().Catalog.Databases[db]
+	known := r.cfg.Table.View().Catalog.Database(db)
 	switch {
 	case known != nil && given && known.Primary != want:
 		return Reply{}, wire.Errorf(wire.NamespaceExists, "database '%s' exists already with primary '%s'", db, known.Primary)
 	case known == nil && given:
 		if err := r.cfg.Catalog.CreateDatabase(ctx, db, want); err != nil {
 			return Reply{}, err
+		}
+		// One that was dropped before has come back with its former primary.
+		if d := r.cfg.Catalog.Snapshot().Databases[db]; d != nil && d.Primary != want {
+			if err := r.cfg.Reshaper.MovePrimary(ctx, db, want); err != nil {
+				return Reply{}, err
+			}
 		}
 	case known == nil:
 		if err := r.ensureDatabase(ctx, db); err != nil {

@@ -135,7 +135,7 @@ func onBackend(s *catalog.Snapshot, id string) (parts int, dbs []string) {
 		}
 	}
 	for _, name := range sorted(s.Databases) {
-		if s.Databases[name].Primary == id {
+		if d := s.Database(name); d != nil && d.Primary == id {
 			dbs = append(dbs, name)
 		}
 	}

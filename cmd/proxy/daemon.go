@@ -282,7 +282,7 @@ func declare(ctx context.Context, cfg config.Config, store *catalog.Store, table
 
 func declareOne(ctx context.Context, ns string, declared config.Collection, key shardkey.Pattern, store *catalog.Store, table *partition.Table, changes *splitter.Splitter) error {
 	db, _ := catalog.SplitNS(ns)
-	if table.View().Catalog.Databases[db] == nil {
+	if table.View().Catalog.Database(db) == nil {
 		primary, err := changes.LeastLoaded(ctx)
 		if err != nil {
 			return err
