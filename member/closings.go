@@ -9,8 +9,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/protocol"
 )
+
+// maxSeen bounds the closings that an instance remembers.
+const maxSeen = 4096
 
 // pollEvery is how often closings are read where there is no change stream.
 const pollEvery = 20 * time.Millisecond
@@ -24,7 +29,7 @@ func (in *instance) watch(ctx context.Context, stream *mongo.ChangeStream) {
 		}
 		in.pause(ctx, pollEvery)
 		stream = in.stream(ctx)
-		_, _ = in.readClosings(ctx)
+		_ = in.readClosings(ctx)
 	}
 	if stream != nil {
 		_ = stream.Close(context.WithoutCancel(ctx))
@@ -35,7 +40,7 @@ func (in *instance) watch(ctx context.Context, stream *mongo.ChangeStream) {
 func (in *instance) follow(ctx context.Context, stream *mongo.ChangeStream) {
 	for stream.Next(ctx) {
 		var ev struct {
-			Doc Closing `bson:"fullDocument"`
+			Doc protocol.Closing `bson:"fullDocument"`
 		}
 		if stream.Decode(&ev) == nil && !ev.Doc.ID.IsZero() {
 			in.meet(ctx, ev.Doc)
@@ -55,7 +60,7 @@ func (in *instance) stream(ctx context.Context) *mongo.ChangeStream {
 	if in.b.Kind() == backend.KindStandalone {
 		return nil
 	}
-	s, err := in.db.Collection(Closings).Watch(ctx, mongo.Pipeline{{{Key: "$match", Value: bson.D{{Key: "operationType", Value: "insert"}}}}},
+	s, err := in.board.db.Collection(Closings).Watch(ctx, mongo.Pipeline{{{Key: "$match", Value: bson.D{{Key: "operationType", Value: "insert"}}}}},
 		options.ChangeStream().SetMaxAwaitTime(time.Second))
 	if err != nil {
 		return nil
@@ -63,27 +68,23 @@ func (in *instance) stream(ctx context.Context) *mongo.ChangeStream {
 	return s
 }
 
-// readClosings meets the closings that are there and returns the gates it closed.
-func (in *instance) readClosings(ctx context.Context) (met []*partition.Gate, err error) {
-	cur, err := in.db.Collection(Closings).Find(ctx, bson.D{})
-	if err != nil {
-		return nil, err
-	}
-	var all []Closing
-	if err := cur.All(ctx, &all); err != nil {
-		return nil, err
-	}
+// readClosings meets the closings that are there.
+func (in *instance) readClosings(ctx context.Context) error {
+	all, err := in.board.Closings(ctx)
 	for _, c := range all {
-		met = append(met, in.meet(ctx, c)...)
+		in.meet(ctx, c)
 	}
-	return met, nil
+	return err
 }
 
-// meet closes the gates that a closing names and answers once no request of this instance is behind them. A closing whose version has been applied
+// meet closes the gates that a closing names, and answers once no request of this instance is behind them. A closing whose version has been applied
 // already has ended.
-func (in *instance) meet(ctx context.Context, c Closing) []*partition.Gate {
+func (in *instance) meet(ctx context.Context, c protocol.Closing) []*partition.Gate {
 	if in.seen[c.ID] {
 		return nil
+	}
+	if len(in.seen) >= maxSeen {
+		clear(in.seen) // meeting one again closes what is closed, and answers what was answered
 	}
 	in.seen[c.ID] = true
 	homes := make([]partition.Home, len(c.Physical))
@@ -98,15 +99,15 @@ func (in *instance) meet(ctx context.Context, c Closing) []*partition.Gate {
 	if !ok {
 		return nil
 	}
-	in.wg.Add(1)
-	go func() {
-		defer in.wg.Done()
-		in.answer(ctx, c, gates)
-	}()
+	in.wg.Go(func() { in.answer(ctx, c, gates) })
+	if in.m.cfg.Burn != nil {
+		in.wg.Go(func() { in.lose(ctx, c) })
+	}
 	return gates
 }
 
-func (in *instance) answer(ctx context.Context, c Closing, gates []*partition.Gate) {
+// answer says that nothing of this instance is behind the gates, and later that nothing uses their homes any more.
+func (in *instance) answer(ctx context.Context, c protocol.Closing, gates []*partition.Gate) {
 	for _, g := range gates {
 		if g.WaitQuiet(ctx) != nil {
 			return
@@ -115,8 +116,73 @@ func (in *instance) answer(ctx context.Context, c Closing, gates []*partition.Ga
 	if !in.lease.Valid() {
 		return
 	}
-	_, err := in.db.Collection(Answers).InsertOne(ctx, Answer{ID: AnswerID{Closing: c.ID, Instance: in.id}, At: time.Now().UTC()})
-	if err != nil && ctx.Err() == nil && !mongo.IsDuplicateKeyError(err) {
-		in.m.cfg.Log.Warn().Err(err).Str("ns", c.NS).Msg("an answer could not be written; the closing will be burnt")
+	id := protocol.AnswerID{Closing: c.ID, Instance: in.id}
+	if err := in.board.PutAnswer(ctx, protocol.Answer{ID: id, At: time.Now().UTC()}); err != nil {
+		if ctx.Err() == nil {
+			in.m.cfg.Log.Warn().Err(err).Str("ns", c.NS).Msg("an answer could not be written; the closing will be burnt")
+		}
+		return
+	}
+	if c.WritesOnly {
+		in.release(ctx, id) // the closing of everything that follows it is what is waited for
+		return
+	}
+	if in.m.cfg.Table.WaitApplied(ctx, c.NS, c.Ends) != nil || in.drained(ctx, gates) != nil {
+		return
+	}
+	in.release(ctx, id)
+}
+
+// drained waits until nothing uses the homes that a new map has retired; what the new map names goes on being used. At the drain limit the cursors there
+// are killed.
+func (in *instance) drained(ctx context.Context, gates []*partition.Gate) error {
+	limited, cancel := context.WithTimeout(ctx, in.m.cfg.DrainLimit)
+	defer cancel()
+	err := waitDrained(limited, gates)
+	if err == nil || ctx.Err() != nil || in.m.cfg.Overdue == nil {
+		return err
+	}
+	homes := make([]partition.Home, len(gates))
+	for i, g := range gates {
+		homes[i] = g.Home()
+	}
+	in.m.cfg.Overdue(homes)
+	return waitDrained(ctx, gates)
+}
+
+func waitDrained(ctx context.Context, gates []*partition.Gate) error {
+	for _, g := range gates {
+		if err := g.WaitReleased(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// release is tried until it is written or the instance ends: the drop of the homes waits for it.
+func (in *instance) release(ctx context.Context, id protocol.AnswerID) {
+	for ctx.Err() == nil {
+		if in.board.Release(ctx, id) == nil {
+			return
+		}
+		in.pause(ctx, in.m.cfg.Renew)
+	}
+}
+
+// lose burns the version that ends a closing when nobody has inserted it in time: its owner may be dead.
+func (in *instance) lose(ctx context.Context, c protocol.Closing) {
+	patience := max(in.m.cfg.Patience, time.Duration(c.Patience)*time.Millisecond)
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if in.m.cfg.Table.WaitApplied(waiting, c.NS, c.Ends) == nil || ctx.Err() != nil {
+		return
+	}
+	home := catalog.RecordedHome{Backend: in.b.ID(), Physical: catalog.PrimaryHome}
+	if len(c.Physical) > 0 {
+		home.Physical = c.Physical[0]
+	}
+	in.m.cfg.Log.Warn().Str("ns", c.NS).Int64("v", c.Ends).Msg("gates have been closed for too long; the version that ends it is burnt")
+	if err := in.m.cfg.Burn(ctx, c.NS, c.Ends, home); err != nil && ctx.Err() == nil {
+		in.m.cfg.Log.Error().Err(err).Str("ns", c.NS).Msg("a closing could not be burnt")
 	}
 }

@@ -1,6 +1,8 @@
 package member
 
 import (
+	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -10,6 +12,26 @@ type Lease struct {
 	length, margin time.Duration
 	// sent is when the last renewal that was confirmed in time was sent; nil when there is none, or the instance has ended.
 	sent atomic.Pointer[time.Time]
+
+	// mark writes that the instance may leave a transaction open; marked says that it is written.
+	mark   func(context.Context) error
+	mu     sync.Mutex
+	marked bool
+}
+
+// BeforeTransaction is called before the instance's first transaction begins at the backend, and may be called before each: the registration says from then
+// on that the instance may leave one open, so that whoever ends it waits for what it left. With an error no transaction may begin.
+func (l *Lease) BeforeTransaction(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.marked || l.mark == nil {
+		return nil
+	}
+	if err := l.mark(ctx); err != nil {
+		return err
+	}
+	l.marked = true
+	return nil
 }
 
 // Valid reports whether the lease has not ended. It runs through a suspended machine: when the wall clock and the monotonic one

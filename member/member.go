@@ -14,7 +14,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/protocol"
 )
 
 // Config is what a Member is made of. Durations that are zero take the protocol's defaults.
@@ -26,8 +28,20 @@ type Config struct {
 	Log      zerolog.Logger
 	// Refresh reads the newest maps and has Table apply them. It is called when a floor on a backend lies above what Table has applied.
 	Refresh func(context.Context) error
+	// Burn ends a closing for which no version has come in time, by inserting that version with nothing changed; nil leaves that to others.
+	Burn func(ctx context.Context, ns string, v int64, home catalog.RecordedHome) error
+	// Lost is told that this process's lease at a backend has ended: its cursors and transactions there are to be ended before Lost returns. May be nil.
+	Lost func(ctx context.Context, backendID string)
+	// Overdue is told of retired homes that are still in use at the drain limit: the cursors there are to be killed. May be nil.
+	Overdue func([]partition.Home)
+	// Undecided reports whether a transaction of this process at a backend may still be open. Nil: there are never any.
+	Undecided func(backendID string) bool
 	// Lease is how long a lease lasts (10 s), Renew how often it is renewed (2 s), Margin what clocks may differ by (1 s).
 	Lease, Renew, Margin time.Duration
+	// Patience is how long a closing may stand before this process burns the version that ends it (5 s).
+	Patience time.Duration
+	// DrainLimit is how long cursors on a retired home are left alone (1 h).
+	DrainLimit time.Duration
 }
 
 // Member keeps this process registered at every backend of the set. Make one with New and run it with Run.
@@ -57,6 +71,8 @@ func New(cfg Config) *Member {
 	def(&cfg.Lease, 10*time.Second)
 	def(&cfg.Renew, 2*time.Second)
 	def(&cfg.Margin, time.Second)
+	def(&cfg.Patience, 5*time.Second)
+	def(&cfg.DrainLimit, time.Hour)
 	return &Member{cfg: cfg, past: map[string][]bson.ObjectID{}, joined: make(chan struct{})}
 }
 
@@ -86,13 +102,10 @@ func (m *Member) WaitJoined(ctx context.Context, backendID string) error {
 }
 
 // Keep keeps this process registered at one backend until ctx ends, joining again, as a new instance, whenever the lease was lost.
-// When it returns the instance has been marked gone, if the backend could be reached. In a fleet with one proxy the first joining
-// marks all earlier instances gone: they are this process's predecessors.
+// When it returns the instance has been marked gone, if the backend could be reached and nothing of it is left there.
 func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
-	first := true
 	for ctx.Err() == nil {
-		joined, err := m.session(ctx, b, first)
-		first = first && !joined
+		err := m.session(ctx, b)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -105,30 +118,30 @@ func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 	m.leave(context.WithoutCancel(ctx), b)
 }
 
-// session is the life of one instance. It reports whether the backend was joined. An instance whose lease was lost is not gone yet: what
-// it sent may be in flight, and only the next one, which answers for all gates of this process, can speak for it.
-func (m *Member) session(ctx context.Context, b *backend.Backend, first bool) (joined bool, err error) {
-	in := &instance{m: m, b: b, db: DB(b), id: bson.NewObjectID(), lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
+// session is the life of one instance. An instance whose lease was lost is not gone yet: what it sent may be in flight, and only the next one, which
+// answers for all gates of this process, can speak for it.
+func (m *Member) session(ctx context.Context, b *backend.Backend) error {
+	in := &instance{m: m, b: b, board: BoardOf(b), id: bson.NewObjectID(), lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
+	in.lease.mark = in.markTransactions
 	inner, cancel := context.WithCancel(ctx)
 	defer in.wg.Wait()
 	defer cancel()
 	defer in.lease.end()
 	past := m.remember(b.ID(), in.id)
-	stream, met, err := in.join(inner, first)
+	stream, met, err := in.join(inner)
 	if err != nil {
-		return false, err
+		return err
 	}
 	m.set(b.ID(), in.lease)
-	in.wg.Add(2)
-	go func() {
-		defer in.wg.Done()
-		in.watch(inner, stream)
-	}()
-	go func() {
-		defer in.wg.Done()
-		in.bury(inner, met, past)
-	}()
-	return true, in.renew(ctx)
+	in.wg.Go(func() { in.watch(inner, stream) })
+	in.wg.Go(func() { in.bury(inner, met, past) })
+	in.wg.Go(func() { in.mourn(inner) })
+	err = in.renew(ctx)
+	in.lease.end()
+	if ctx.Err() == nil && m.cfg.Lost != nil {
+		m.cfg.Lost(ctx, b.ID())
+	}
+	return err
 }
 
 // remember notes a new instance of this process and returns the earlier ones.
@@ -149,22 +162,15 @@ func (m *Member) forget(backendID string, gone []bson.ObjectID) {
 
 // leave marks all instances of this process at a backend gone. Its requests must be over.
 func (m *Member) leave(ctx context.Context, b *backend.Backend) {
+	if m.cfg.Undecided != nil && m.cfg.Undecided(b.ID()) {
+		return // others end it and wait until the transaction has died
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	m.mu.Lock()
 	ids := slices.Clone(m.past[b.ID()])
 	m.mu.Unlock()
-	_ = markGone(ctx, DB(b), ids)
-}
-
-// markGone says of instances that nothing of theirs can reach the backend any more.
-func markGone(ctx context.Context, db *mongo.Database, ids []bson.ObjectID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	_, err := db.Collection(Instances).UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "gone", Value: true}}}})
-	return err
+	_ = BoardOf(b).Gone(ctx, ids)
 }
 
 func (m *Member) set(id string, l *Lease) {
@@ -179,7 +185,7 @@ func (m *Member) set(id string, l *Lease) {
 type instance struct {
 	m     *Member
 	b     *backend.Backend
-	db    *mongo.Database
+	board Board
 	id    bson.ObjectID
 	lease *Lease
 	// seen are the closings that were met.
@@ -188,61 +194,38 @@ type instance struct {
 	wg sync.WaitGroup
 }
 
-// join registers, then reads the closings, then the floors, in this order: a closing that is not seen has been ended by a version that a
-// floor tells of. Only then may the lease be used. The stream of closings, nil on a standalone, begins before they
-// are read; met are the gates that were closed.
-func (in *instance) join(ctx context.Context, first bool) (stream *mongo.ChangeStream, met []*partition.Gate, err error) {
+// join registers the instance as the protocol says. The stream of closings, nil on a standalone, begins before they are read; met are the gates that
+// were closed.
+func (in *instance) join(ctx context.Context) (stream *mongo.ChangeStream, met []*partition.Gate, err error) {
 	limited, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
 	defer cancel()
 	sent := time.Now()
-	doc := Instance{ID: in.id, Proxy: in.m.cfg.Proxy, PID: os.Getpid(), Started: time.Now().UTC()}
-	if first {
-		_, err := in.db.Collection(Instances).UpdateMany(limited, bson.D{{Key: "gone", Value: false}},
-			bson.D{{Key: "$set", Value: bson.D{{Key: "gone", Value: true}}}})
-		if err != nil {
-			return nil, nil, err
+	doc := protocol.Instance{ID: in.id, Proxy: in.m.cfg.Proxy, PID: os.Getpid(), Started: time.Now().UTC()}
+	registered := func() error {
+		if !in.lease.renewed(sent, true) {
+			return errors.New("the registration was confirmed after its lease had ended")
 		}
+		stream = in.stream(ctx)
+		return nil
 	}
-	if _, err := in.db.Collection(Instances).InsertOne(limited, doc); err != nil {
-		return nil, nil, err
+	refreshed := false
+	floor := func(f protocol.Floor) error {
+		if in.m.cfg.Table.Applied(f.NS) < f.V && !refreshed && in.m.cfg.Refresh != nil {
+			refreshed = true
+			if err := in.m.cfg.Refresh(limited); err != nil {
+				return err
+			}
+		}
+		if v := in.m.cfg.Table.Applied(f.NS); v < f.V {
+			return fmt.Errorf("the map of %s is known at version %d, and %d is the lowest that may be used", f.NS, v, f.V)
+		}
+		return nil
 	}
-	if !in.lease.renewed(sent, true) {
-		return nil, nil, errors.New("the registration was confirmed after its lease had ended")
-	}
-	stream = in.stream(ctx)
-	met, err = in.readClosings(ctx)
-	if err == nil {
-		err = in.readFloors(limited)
-	}
+	err = protocol.Join(limited, in.board, doc, registered, func(c protocol.Closing) { met = append(met, in.meet(ctx, c)...) }, floor)
 	if err != nil && stream != nil {
 		_ = stream.Close(context.WithoutCancel(ctx))
 	}
 	return stream, met, err
-}
-
-// readFloors sees to it that no map below a floor of the backend is used.
-func (in *instance) readFloors(ctx context.Context) error {
-	cur, err := in.db.Collection(Floors).Find(ctx, bson.D{})
-	if err != nil {
-		return err
-	}
-	var all []Floor
-	if err := cur.All(ctx, &all); err != nil {
-		return err
-	}
-	below := func(f Floor) bool { return in.m.cfg.Table.Applied(f.NS) < f.V }
-	if !slices.ContainsFunc(all, below) {
-		return nil
-	}
-	if in.m.cfg.Refresh != nil {
-		if err := in.m.cfg.Refresh(ctx); err != nil {
-			return err
-		}
-	}
-	if i := slices.IndexFunc(all, below); i >= 0 {
-		return fmt.Errorf("the map of %s is known at version %d, and %d is the lowest that may be used", all[i].NS, in.m.cfg.Table.Applied(all[i].NS), all[i].V)
-	}
-	return nil
 }
 
 // bury marks earlier instances of this process gone once nothing of theirs is behind a gate that was to be closed when this one joined;
@@ -253,9 +236,21 @@ func (in *instance) bury(ctx context.Context, met []*partition.Gate, past []bson
 			return
 		}
 	}
-	if markGone(ctx, in.db, past) == nil {
+	if in.m.cfg.Undecided != nil && in.m.cfg.Undecided(in.b.ID()) {
+		return // whoever ends them waits until the transaction has died
+	}
+	if in.board.Gone(ctx, past) == nil {
 		in.m.forget(in.b.ID(), past)
 	}
+}
+
+// markTransactions says, before the first transaction of the instance begins, that it may leave one open.
+func (in *instance) markTransactions(ctx context.Context) error {
+	ok, err := in.board.MarkTransactions(ctx, in.id)
+	if err == nil && !ok {
+		err = errors.New("the instance was ended by another proxy")
+	}
+	return err
 }
 
 // renew renews the lease until ctx ends or the lease is lost.
@@ -270,11 +265,10 @@ func (in *instance) renew(ctx context.Context) error {
 		}
 		sent := time.Now()
 		rctx, cancel := context.WithTimeout(ctx, in.m.cfg.Renew)
-		res, err := in.db.Collection(Instances).UpdateOne(rctx, bson.D{{Key: "_id", Value: in.id}, {Key: "gone", Value: false}},
-			bson.D{{Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}})
+		ok, err := in.board.Renew(rctx, in.id)
 		cancel()
 		switch {
-		case err == nil && res.MatchedCount == 0:
+		case err == nil && !ok:
 			return errors.New("the instance was ended by another proxy")
 		case err == nil && !in.lease.renewed(sent, false):
 			return errors.New("the lease had ended before its renewal was confirmed")

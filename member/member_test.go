@@ -17,6 +17,7 @@ import (
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/protocol"
 )
 
 func TestMain(m *testing.M) { os.Exit(fleettest.Main(m)) }
@@ -75,10 +76,10 @@ func (w *world) insert(t *testing.T, coll string, doc any) {
 	}
 }
 
-func (w *world) instances(t *testing.T) []member.Instance {
+func (w *world) instances(t *testing.T) []protocol.Instance {
 	t.Helper()
 	cur, err := member.DB(w.b).Collection(member.Instances).Find(t.Context(), bson.D{})
-	var all []member.Instance
+	var all []protocol.Instance
 	if err == nil {
 		err = cur.All(t.Context(), &all)
 	}
@@ -98,8 +99,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func closing() member.Closing {
-	return member.Closing{ID: bson.NewObjectID(), NS: "db.c", Ends: 1, Reshape: bson.NewObjectID(), DB: "db", Physical: []string{"c"}}
+func closing() protocol.Closing {
+	return protocol.Closing{ID: bson.NewObjectID(), NS: "db.c", Ends: 1, Reshape: bson.NewObjectID(), DB: "db", Physical: []string{"c"}}
 }
 
 // A lease may be used only when the closings that were there before have closed their gates.
@@ -126,7 +127,7 @@ func TestJoinMeetsClosingsFirst(t *testing.T) {
 // Nor while a floor is above the map that is known.
 func TestJoinWaitsForFloors(t *testing.T) {
 	w := newWorld(t)
-	w.insert(t, member.Floors, member.Floor{NS: "db.c", V: 3})
+	w.insert(t, member.Floors, protocol.Floor{NS: "db.c", V: 3})
 	var mu sync.Mutex
 	reachable := false
 	m := w.keep(t, member.Config{Renew: 100 * time.Millisecond, Refresh: func(context.Context) error {
@@ -185,4 +186,72 @@ func TestLostLease(t *testing.T) {
 	}
 	partition.Leave(parts, partition.Write)
 	until(t, "the first instance is gone", func() bool { return gone(true) })
+}
+
+// The registration of a proxy that does not renew its lease is ended; with a transaction that may be open it is gone only when that has died.
+func TestEndsInstancesOfOthers(t *testing.T) {
+	w := newWorld(t)
+	dead := protocol.Instance{ID: bson.NewObjectID(), Proxy: "dead"}
+	open := protocol.Instance{ID: bson.NewObjectID(), Proxy: "dead", Transactions: true}
+	w.insert(t, member.Instances, dead)
+	w.insert(t, member.Instances, open)
+	m := w.keep(t, member.Config{Lease: 400 * time.Millisecond, Renew: 100 * time.Millisecond, Margin: 50 * time.Millisecond})
+	if err := w.joined(t, m, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	state := func(id bson.ObjectID) (in protocol.Instance) {
+		for _, other := range w.instances(t) {
+			if other.ID == id {
+				in = other
+			}
+		}
+		return in
+	}
+	if in := state(dead.ID); in.Gone {
+		t.Error("gone at once")
+	}
+	until(t, "the dead one is gone", func() bool { return state(dead.ID).Gone })
+	until(t, "the one with a transaction is ended", func() bool { return state(open.ID).Ended })
+	if state(open.ID).Gone {
+		t.Error("an instance that may have left a transaction open is gone before that can have died")
+	}
+	if !m.Lease("b1").Valid() {
+		t.Error("its own lease was ended")
+	}
+}
+
+// A closing that nobody ends is burnt by who waits for it, and answers tell when what it replaced is used no more.
+func TestBurnsOverdueClosing(t *testing.T) {
+	w := newWorld(t)
+	burnt := make(chan int64, 1)
+	m := w.keep(t, member.Config{Patience: 50 * time.Millisecond, Burn: func(_ context.Context, ns string, v int64, home catalog.RecordedHome) error {
+		if ns == "db.c" && home.Backend == "b1" && home.Physical == "c" {
+			burnt <- v
+		}
+		return nil
+	}})
+	if err := w.joined(t, m, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	parts := w.table.View().Collection("db.c").Parts
+	if err := partition.Enter(t.Context(), parts, partition.Read); err != nil {
+		t.Fatal(err)
+	}
+	parts[0].Gate().Hold() // a cursor
+	partition.Leave(parts, partition.Read)
+	c := closing()
+	w.insert(t, member.Closings, c)
+	if v := <-burnt; v != 1 {
+		t.Errorf("burnt version %d", v)
+	}
+	released := func() bool {
+		all, err := member.BoardOf(w.b).Answers(t.Context(), c.ID)
+		return err == nil && len(all) == 1 && all[0].Released
+	}
+	w.table.Apply(snapshot(&catalog.Map{NS: "db.c", V: 1, Partitions: []catalog.Partition{{Backend: "b1", Physical: "c@1.0.0"}}}))
+	if released() {
+		t.Error("released with a cursor open")
+	}
+	parts[0].Gate().Unhold()
+	until(t, "released", released)
 }

@@ -197,6 +197,13 @@ func (g *Gate) WaitQuiet(ctx context.Context) error {
 	})
 }
 
+// WaitReleased waits until the home is in use by the newest map, or retired and drained.
+func (g *Gate) WaitReleased(ctx context.Context) error {
+	return g.wait(ctx, func() bool {
+		return g.state != Retired || g.writes == 0 && g.reads == 0 && g.drains == 0
+	})
+}
+
 // WaitDrained waits until nothing at all is inside: no request, no cursor.
 func (g *Gate) WaitDrained(ctx context.Context) error {
 	return g.wait(ctx, func() bool { return g.writes == 0 && g.reads == 0 && g.drains == 0 })

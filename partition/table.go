@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +15,8 @@ type Table struct {
 
 	mu    sync.Mutex
 	gates map[Home]*Gate
+	// news is closed and replaced whenever a map was applied.
+	news chan struct{}
 	// applied is the version of each namespace's map that the gates are at.
 	applied map[string]int64
 	// closedPlain are the databases whose namespaces without a map are closed.
@@ -22,7 +25,7 @@ type Table struct {
 
 // NewTable makes an empty table: its View knows no database until Apply.
 func NewTable() *Table {
-	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}, closedPlain: map[string]int64{}}
+	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}, closedPlain: map[string]int64{}, news: make(chan struct{})}
 	t.view.Store(&View{Catalog: &catalog.Snapshot{}, table: t, mapped: map[string]*Collection{}})
 	return t
 }
@@ -127,6 +130,25 @@ func (t *Table) Apply(s *catalog.Snapshot) {
 		t.settleLocked(old, c)
 	}
 	t.settlePrimariesLocked(old.Catalog, s)
+	close(t.news)
+	t.news = make(chan struct{})
+}
+
+// WaitApplied waits until a version of ns's map, or a later one, was applied. It returns ctx's cause when that ends first.
+func (t *Table) WaitApplied(ctx context.Context, ns string, v int64) error {
+	for {
+		t.mu.Lock()
+		done, news := t.applied[ns] >= v, t.news
+		t.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (t *Table) collectionLocked(s *catalog.Snapshot, ns string, m *catalog.Map) *Collection {

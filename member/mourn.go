@@ -1,0 +1,78 @@
+package member
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/protocol"
+)
+
+// What is assumed of a backend that does not say how long its transactions may live.
+const (
+	defaultLifetime = time.Minute
+	longestReap     = time.Minute
+	shortestReap    = time.Second
+)
+
+// keepGone is how long the registrations of instances that are gone are kept for people to read.
+const keepGone = 24 * time.Hour
+
+// mourn ends the instances of others, at this backend, whose lease is not renewed, until ctx ends. Every proxy does it, so that the death of one
+// delays the changes of maps by a lease and no more.
+func (in *instance) mourn(ctx context.Context) {
+	m := protocol.NewMourner(in.m.cfg.Lease+in.m.cfg.Margin, in.linger(ctx))
+	t := time.NewTicker(in.m.cfg.Renew / 2)
+	defer t.Stop()
+	swept := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		in.bearAway(ctx, m)
+		if time.Since(swept) > time.Hour {
+			swept = time.Now()
+			_, _ = in.board.db.Collection(Instances).DeleteMany(ctx, bson.D{{Key: "gone", Value: true},
+				{Key: "started", Value: bson.D{{Key: "$lt", Value: time.Now().Add(-keepGone)}}}})
+		}
+	}
+}
+
+// bearAway looks once. What fails is tried again at the next look.
+func (in *instance) bearAway(ctx context.Context, m *protocol.Mourner) {
+	ctx, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
+	defer cancel()
+	now := time.Now() // before the reading: what is measured is never longer than what passed
+	all, err := in.board.Instances(ctx)
+	if err != nil {
+		return
+	}
+	end, gone := m.Look(now, all, func(id protocol.ID) bool { return id == in.id })
+	for _, other := range end {
+		if ok, err := in.board.End(ctx, other.ID, other.Renewals); ok && err == nil {
+			in.m.cfg.Log.Warn().Str("backend", in.b.ID()).Str("proxy", other.Proxy).Msg("the lease of another proxy was not renewed; its instance is ended")
+		}
+	}
+	if len(gone) > 0 {
+		_ = in.board.Gone(ctx, gone)
+	}
+}
+
+// linger is how long after its end a transaction of an instance may still be open at the backend: the largest lifetime in force, and one pass of the reaper.
+func (in *instance) linger(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
+	defer cancel()
+	body, err := in.b.Run(ctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "transactionLifetimeLimitSeconds", Value: 1}})
+	if err != nil {
+		return defaultLifetime + longestReap
+	}
+	seconds, ok := body.Lookup("transactionLifetimeLimitSeconds").AsInt64OK()
+	if !ok || seconds <= 0 {
+		return defaultLifetime + longestReap
+	}
+	limit := time.Duration(seconds) * time.Second
+	return limit + min(max(limit/2, shortestReap), longestReap)
+}
