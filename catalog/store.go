@@ -153,6 +153,32 @@ func (s *Store) NewestMap(ctx context.Context, ns string) (*Map, error) {
 	return s.findMap(ctx, bson.D{{Key: "_id.ns", Value: ns}}, options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}}))
 }
 
+// RefreshMap takes the newest map of one namespace into the snapshot.
+func (s *Store) RefreshMap(ctx context.Context, ns string) error {
+	m, err := s.NewestMap(ctx, ns)
+	if err != nil {
+		return err
+	}
+	if db, _ := SplitNS(ns); s.Snapshot().Databases[db] == nil || m != nil && !s.knows(m) {
+		return s.Refresh(ctx)
+	}
+	if m == nil {
+		return nil
+	}
+	return s.adopt(m)
+}
+
+// knows reports whether the snapshot has all backends that a map names.
+func (s *Store) knows(m *Map) bool {
+	snap := s.Snapshot()
+	for _, p := range m.Partitions {
+		if snap.Backends[p.Backend] == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // MapAt reads one version of a namespace's map; nil if there is none.
 func (s *Store) MapAt(ctx context.Context, ns string, v int64) (*Map, error) {
 	return s.findMap(ctx, bson.D{{Key: "_id", Value: mapID{ns, v}}}, options.FindOne())

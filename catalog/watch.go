@@ -112,13 +112,7 @@ func (s *Store) take(doc bson.Raw) bool {
 	if err != nil {
 		return false
 	}
-	snap := s.Snapshot()
-	for _, p := range m.Partitions {
-		if snap.Backends[p.Backend] == nil {
-			return false
-		}
-	}
-	if db, _ := SplitNS(m.NS); snap.Databases[db] == nil {
+	if db, _ := SplitNS(m.NS); s.Snapshot().Databases[db] == nil || !s.knows(m) {
 		return false
 	}
 	return s.adopt(m) == nil

@@ -72,6 +72,7 @@ type Reshape struct {
 	LeaseMargin     time.Duration `key:"leaseMargin" help:"How far two clocks may differ in measuring one lease."`
 	BurnAfter       time.Duration `key:"burnAfter" help:"An attempt to flip that has held the gates this long is given up for now."`
 	BackoffMin      time.Duration `key:"backoffMin" help:"The wait before the next attempt; it doubles each time, up to a minute."`
+	GateWait        time.Duration `key:"gateWait" help:"How long requests wait at a closed gate before this proxy ends the closing itself: its owner may be dead."`
 	RetryWindow     time.Duration `key:"retryWindow" help:"How long after a flip a repeated write is still recognised; at least the servers' session timeout."`
 	DrainLimit      time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
 	CheckInterval   time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
@@ -99,6 +100,7 @@ func Default() Config {
 			LeaseMargin:     time.Second,
 			BurnAfter:       time.Second,
 			BackoffMin:      time.Second,
+			GateWait:        5 * time.Second,
 			RetryWindow:     30 * time.Minute,
 			DrainLimit:      time.Hour,
 			CheckInterval:   10 * time.Second,

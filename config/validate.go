@@ -141,7 +141,7 @@ func (c Config) validatePool(p *problems) {
 func (c Config) validateReshape(p *problems) {
 	r := c.Reshape
 	for path, d := range map[string]time.Duration{
-		"lease": r.Lease, "leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin,
+		"lease": r.Lease, "leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin, "gateWait": r.GateWait,
 		"standalonePause": r.StandalonePause, "drainLimit": r.DrainLimit, "checkInterval": r.CheckInterval,
 	} {
 		p.atLeast("reshape."+path, d, time.Millisecond)

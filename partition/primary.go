@@ -44,8 +44,7 @@ func (t *Table) settlePrimariesLocked(old, s *catalog.Snapshot) {
 			switch {
 			case now == nil || !t.isPlainLocked(db, h, g):
 			case h.Backend != now.Primary:
-				g.retire()
-				delete(t.gates, h)
+				t.retireLocked(g)
 			case closed > 0 && m.V >= closed:
 				g.hold(false)
 			}

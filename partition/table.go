@@ -186,8 +186,7 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 		before = oc.Parts
 		if oc.Absent != nil && (c.Absent == nil || c.Absent.Home != oc.Absent.Home) {
 			// The collection may be dropped again, and needs an open gate then.
-			oc.Absent.gate.retire()
-			delete(t.gates, oc.Absent.Home)
+			t.retireLocked(oc.Absent.gate)
 		}
 	} else if oc, ok := old.plain.Load(c.NS); ok {
 		before = oc.(*Collection).Parts
@@ -199,15 +198,17 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 	}
 	for _, p := range before {
 		if !keep[p.Home] {
-			p.gate.retire()
+			t.retireLocked(p.gate)
 		}
 	}
 	t.applied[c.NS] = c.Map.V
 }
 
-// Forget drops the gate of a home that no map names any more and that nothing uses; its physical name is never used again.
-func (t *Table) Forget(h Home) {
-	t.mu.Lock()
-	delete(t.gates, h)
-	t.mu.Unlock()
+// retireLocked closes a gate for good and forgets it: whoever is inside knows it, and a home that comes back, as a namespace that is dropped again, needs
+// an open one.
+func (t *Table) retireLocked(g *Gate) {
+	g.retire()
+	if t.gates[g.home] == g {
+		delete(t.gates, g.home)
+	}
 }

@@ -21,7 +21,7 @@ func TestRenamedCollectionOutlivesSweepAndRecovery(t *testing.T) {
 		}
 	}
 	// As a process leaves it that ends after a flip, before the record is deleted.
-	rec := catalog.Reshape{ID: bson.NewObjectID(), NS: "db.old", Kind: "split", Owner: "gone", Phase: catalog.Retiring}
+	rec := catalog.Reshape{ID: bson.NewObjectID(), NS: "db.old", Kind: "split", Owner: bson.NewObjectID(), Server: "gone", Slot: "done", Phase: catalog.Retiring}
 	for _, part := range p.catalog.Snapshot().Map("db.old").Partitions {
 		rec.Outputs = append(rec.Outputs, catalog.RecordedHome{Backend: part.Backend, Physical: part.Physical})
 	}
@@ -41,9 +41,7 @@ func TestRenamedCollectionOutlivesSweepAndRecovery(t *testing.T) {
 	if err := p.catalog.InsertReshape(ctx, &rec); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.split.Recover(ctx); err != nil {
-		t.Fatal(err)
-	}
+	p.settled(t)
 	count("a recovery")
 	// The old name is free, and dropping what comes under it takes nothing along.
 	if _, err := db.Collection("old").InsertOne(ctx, bson.D{{Key: "_id", Value: 1}}); err != nil {

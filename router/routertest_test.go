@@ -64,7 +64,10 @@ func startProxy(t *testing.T, n int, spare ...int) *proxy {
 	if testing.Verbose() {
 		log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)
 	}
-	mem := member.New(member.Config{Proxy: "test", Backends: set, Table: table, Log: log, Refresh: store.Refresh})
+	const lease, renew, margin = 2 * time.Second, 200 * time.Millisecond, 300 * time.Millisecond
+	split := splitter.New(splitter.Config{Server: "test", Backends: set, Catalog: store, Table: table, Log: log, MonitorEvery: -1,
+		Lease: lease, Renew: renew, Margin: margin})
+	mem := member.New(member.Config{Proxy: "test", Backends: set, Table: table, Log: log, Refresh: store.Refresh, Burn: split.Burn})
 	keep, stopKeep := context.WithCancel(context.Background())
 	var kept sync.WaitGroup
 	roster := &router.Roster{Backends: set, Catalog: store, Table: table, Member: mem, Open: open}
@@ -77,7 +80,8 @@ func startProxy(t *testing.T, n int, spare ...int) *proxy {
 			t.Fatal(err)
 		}
 	}
-	split := splitter.New(splitter.Config{Server: "test", Backends: set, Catalog: store, Table: table, Log: log, MonitorEvery: -1})
+	kept.Go(func() { store.Run(keep) })
+	kept.Go(func() { split.Run(keep) })
 	r := router.New(router.Config{Backends: set, Catalog: store, Table: table, Member: mem, CatalogBackend: "b1", Reshaper: split, Log: log.Level(zerolog.WarnLevel),
 		AddBackend: roster.Adder(keep, &kept), RemoveBackend: roster.Remove, RetryWindow: 2 * time.Second})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

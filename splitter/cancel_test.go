@@ -23,10 +23,10 @@ func TestChangesCancelAReshapeThatBacksOff(t *testing.T) {
 			w = newWorld(t, func(cfg *splitter.Config) {
 				cfg.Backoff = time.Hour
 				cfg.AtPhase = func(phase string) {
-					if phase != "verify" {
+					if phase != "close" {
 						return
 					}
-					// An index that the outputs do not have makes the attempt begin anew.
+					// An index that comes when the outputs' are made makes the attempt begin anew.
 					input := w.store.Snapshot().Maps["db.c"].Partitions[0].Physical
 					if _, err := w.b.Client().Database("db").Collection(input).Indexes().CreateOne(context.Background(), mongo.IndexModel{Keys: bson.D{{Key: "late", Value: 1}}}); err != nil {
 						t.Error(err)

@@ -10,93 +10,225 @@ import (
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/protocol"
 	"github.com/shardway/shardway/wire"
 )
 
-// change closes the gates of a collection, waits until nobody is inside, runs check, and inserts the map, which opens
-// them again or retires them. When anything fails before the insert the gates are opened by a burnt map.
-func (s *Splitter) change(ctx context.Context, c *partition.Collection, m *catalog.Map, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, wire.Errorf(wire.LockTimeout, "the collection %s is too busy to change its map", c.NS))
+// changeLimit is how long a change of a map that copies nothing may take with all its attempts.
+const changeLimit = time.Minute
+
+// edit is a change of one namespace's map that copies nothing.
+type edit struct {
+	// m is the next map; its version and its reshape are filled in.
+	m *catalog.Map
+	// outputs are physical collections that it names and that make makes; they are dropped if m is not inserted.
+	outputs []partition.Home
+	make    func(context.Context) error
+	// check looks, behind closed gates, whether the change may be made. May be nil.
+	check func(context.Context) error
+	// what happened is told by done, once the map stands. May be nil.
+	done func(context.Context)
+}
+
+// change makes one change of ns's map through closed gates, in attempts: one that a proxy does not answer in time is burnt, and begun anew after a while. build
+// says what is to be done with the collection as it is; nil for nothing.
+func (s *Splitter) change(ctx context.Context, ns, kind string, build func(context.Context, *partition.Collection) (*edit, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, wire.Errorf(wire.LockTimeout, "the collection %s is too busy to change its map", ns))
 	defer cancel()
-	gates, ok := s.cfg.Table.Close(c.NS, homesOfParts(c.Parts), m.V, partition.ClosedAll)
-	if !ok {
-		return errMapMoved(c.NS)
+	unlock, err := s.lock(ctx, ns)
+	if err != nil {
+		return err
 	}
-	err := waitQuiet(ctx, gates)
-	if err == nil && check != nil {
-		err = check(ctx)
+	defer unlock()
+	for wait := s.cfg.Backoff; ; wait = min(2*wait, 5*time.Second) {
+		err := s.changeOnce(ctx, ns, kind, build)
+		var again retryable
+		if err == nil || !errors.As(err, &again) {
+			return err
+		}
+		s.log.Warn().Err(err).Str("ns", ns).Str("kind", kind).Msg("a change of a map is begun anew")
+		if perr := pause(ctx, wait); perr != nil {
+			return errors.Join(perr, err)
+		}
 	}
-	if err == nil {
-		err = s.cfg.Catalog.InsertMap(ctx, m)
+}
+
+// current returns ns as the newest map has it, whatever this process has heard of so far; nil for an unknown database.
+func (s *Splitter) current(ctx context.Context, ns string) (*partition.Collection, error) {
+	if err := s.cfg.Catalog.RefreshMap(ctx, ns); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		return nil
+	return s.cfg.Table.View().Collection(ns), nil
+}
+
+func (s *Splitter) changeOnce(ctx context.Context, ns, kind string, build func(context.Context, *partition.Collection) (*edit, error)) error {
+	c, err := s.current(ctx, ns)
+	if err != nil {
+		return err
 	}
-	lost := errors.Is(err, catalog.ErrMapExists)
-	if burnt := s.burn(context.WithoutCancel(ctx), c, m.V); burnt != nil {
-		return errors.Join(err, burnt)
+	e, err := build(ctx, c)
+	if err != nil || e == nil {
+		return err
 	}
-	switch {
-	case s.inserted(m):
-		return nil
-	case lost:
-		return errMapMoved(c.NS)
+	rec, err := s.record(ctx, ns, kind, homesOfParts(gated(c)), e.outputs)
+	if err != nil {
+		return err
+	}
+	kept, done := s.keep(ctx, rec, nil)
+	defer done()
+	err = s.runEdit(kept, rec, c, e)
+	if err != nil {
+		return s.undo(context.WithoutCancel(ctx), rec, err)
+	}
+	if e.done != nil {
+		e.done(context.WithoutCancel(ctx))
+	}
+	s.finish(context.WithoutCancel(ctx), rec)
+	return nil
+}
+
+// gated are the parts whose gates a change of a collection's map closes.
+func gated(c *partition.Collection) []*partition.Part {
+	if c.Absent != nil {
+		return []*partition.Part{c.Absent}
+	}
+	return c.Parts
+}
+
+// runEdit is a change from the record to the flip.
+func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partition.Collection, e *edit) error {
+	// Whoever had the namespace before may have changed it since it was looked at.
+	now, err := s.current(ctx, c.NS)
+	if err != nil {
+		return retryable{err}
+	}
+	if versionOf(now) != versionOf(c) || !samePlace(now, c) {
+		return retryable{errMapMoved(c.NS)}
+	}
+	if e.make != nil {
+		if err := e.make(ctx); err != nil {
+			return err
+		}
+	}
+	e.m.V, e.m.Reshape = versionOf(c)+1, rec.ID
+	if err := s.closeGates(ctx, rec, e.m.V, gated(c)); err != nil {
+		return err
+	}
+	if err := s.primaryStands(ctx, c); err != nil {
+		return err
+	}
+	if e.check != nil {
+		if err := e.check(ctx); err != nil {
+			return err
+		}
+	}
+	// Whether the insert happened must be found out, whatever becomes of the request.
+	err = s.owner().Flip(context.WithoutCancel(ctx), rec, e.m)
+	if errors.Is(err, catalog.ErrMapExists) {
+		return retryable{errMapMoved(c.NS)}
 	}
 	return err
 }
 
-// inserted reports whether a map of which an insert of its version was lost, by whomever, is the newest: then it was this map's own
-// insert whose answer had not come. Each change of a layout has an epoch of its own.
-func (s *Splitter) inserted(m *catalog.Map) bool {
-	newest := s.cfg.Catalog.Snapshot().Maps[m.NS]
-	return newest != nil && newest.V == m.V && newest.Epoch == m.Epoch
-}
-
-func errMapMoved(ns string) error {
-	return wire.Errorf(wire.ConflictingOperationInProgress, "the map of %s was changed by another operation meanwhile; try again", ns)
-}
-
-func waitQuiet(ctx context.Context, gates []*partition.Gate) error {
-	for _, g := range gates {
-		if err := g.WaitQuiet(ctx); err != nil {
-			return err
-		}
+// closeGates closes the gates of parts within the pause budget; an attempt that fails may be repeated.
+func (s *Splitter) closeGates(ctx context.Context, rec *catalog.Reshape, ends int64, parts []*partition.Part) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.PauseBudget, errors.New("the gates were closed for longer than the pause budget"))
+	defer cancel()
+	homes := map[string][]string{}
+	for _, p := range parts {
+		homes[p.Backend] = append(homes[p.Backend], p.Physical)
+	}
+	db, _ := catalog.SplitNS(rec.NS)
+	if err := s.owner().Close(ctx, rec, ends, homes, protocol.Closing{NS: rec.NS, DB: db}); err != nil {
+		return retryable{err}
 	}
 	return nil
 }
 
-// burn ends a closing by inserting version v with the partitions as they are; losing that insert ends it just as well. It goes on
-// until one of the two is known, since gates stay closed until then.
-func (s *Splitter) burn(ctx context.Context, c *partition.Collection, v int64) error {
-	m := burnt(c, v)
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := s.cfg.Catalog.InsertMap(ctx, m)
-		if err == nil || errors.Is(err, catalog.ErrMapExists) {
-			return nil
-		}
-		s.log.Error().Err(err).Str("ns", c.NS).Int64("v", v).Msg("a closing could not be ended yet")
-		select {
-		case <-time.After(wait):
-		case <-s.ctx.Done():
-			return fmt.Errorf("the closing of %s is left open for the next start: %w", c.NS, err)
-		case <-ctx.Done():
-			return fmt.Errorf("the closing of %s is still open: %w", c.NS, context.Cause(ctx))
+// primaryStands looks, behind closed gates, whether a namespace that is gated on its database's primary is gated on the right backend: no change of the
+// primary may be under way, and none may have been made. A change of the primary looks for changes like this one; one of the two sees the other.
+func (s *Splitter) primaryStands(ctx context.Context, c *partition.Collection) error {
+	if c.Map != nil && c.Absent == nil {
+		return nil
+	}
+	all, err := s.cfg.Catalog.Reshapes(ctx)
+	if err != nil {
+		return retryable{err}
+	}
+	for _, r := range all {
+		if r.NS == c.DB && r.Phase != catalog.Retiring {
+			return retryable{wire.Errorf(wire.ConflictingOperationInProgress, "the primary of database '%s' is being changed", c.DB)}
 		}
 	}
+	m, err := s.cfg.Catalog.NewestMap(ctx, c.DB)
+	if err != nil {
+		return retryable{err}
+	}
+	if m != nil && m.Partitions[0].Backend != gated(c)[0].Backend {
+		return retryable{wire.Errorf(wire.ConflictingOperationInProgress, "the primary of database '%s' was changed", c.DB)}
+	}
+	return nil
 }
 
-// burnt is version v of a collection's map with nothing changed.
-func burnt(c *partition.Collection, v int64) *catalog.Map {
-	m := &catalog.Map{NS: c.NS, V: v, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID(), Burnt: true}
-	if old := c.Map; old != nil {
-		m.UUID, m.Epoch, m.Key, m.Hash, m.Dropped, m.Retired = old.UUID, old.Epoch, old.Key, old.Hash, old.Dropped, old.Retired
-		m.Partitions = old.Partitions
-		return m
+func versionOf(c *partition.Collection) int64 {
+	if c == nil || c.Map == nil {
+		return 0
 	}
-	for _, p := range c.Parts {
-		m.Partitions = append(m.Partitions, catalog.Partition{Backend: p.Backend, Physical: p.Physical})
+	return c.Map.V
+}
+
+func samePlace(a, b *partition.Collection) bool {
+	return a != nil && b != nil && (a.Map != nil || a.Parts[0].Home == b.Parts[0].Home)
+}
+
+// undo takes back what a change made that was not inserted, and returns why it was not. Its closings are ended first, by the version that they name. If
+// the change was made after all it is finished.
+func (s *Splitter) undo(ctx context.Context, rec *catalog.Reshape, why error) error {
+	o := s.owner()
+	if rec.Phase == catalog.Closing {
+		if err := o.Burn(ctx, rec.NS, rec.EndV, firstInput(rec)); err != nil {
+			return errors.Join(why, err)
+		}
+		flipped, err := o.Flipped(ctx, rec)
+		switch {
+		case err != nil:
+			return errors.Join(why, err) // neither side may be dropped: whoever takes the record over knows
+		case flipped:
+			s.finish(ctx, rec)
+			return nil
+		}
 	}
-	return m
+	if err := s.clean(ctx, rec); err != nil {
+		s.log.Warn().Err(err).Str("ns", rec.NS).Str("kind", rec.Kind).Msg("what a change made that was given up is left to be taken over")
+	}
+	return why
+}
+
+// clean drops the outputs of a change that was not made, and everything that tells of it.
+func (s *Splitter) clean(ctx context.Context, rec *catalog.Reshape) error {
+	ctx, cancel := context.WithTimeout(ctx, changeLimit)
+	defer cancel()
+	if err := s.owner().Unclose(ctx, rec); err != nil {
+		return err
+	}
+	if err := s.owner().Forget(ctx, rec); err != nil {
+		return err
+	}
+	if err := s.dropRecorded(ctx, rec.NS, rec.Outputs); err != nil {
+		return err
+	}
+	return s.cfg.Catalog.DeleteReshape(ctx, rec)
+}
+
+func firstInput(rec *catalog.Reshape) catalog.RecordedHome {
+	if len(rec.Inputs) == 0 {
+		return catalog.RecordedHome{}
+	}
+	return rec.Inputs[0]
+}
+
+func errMapMoved(ns string) error {
+	return wire.Errorf(wire.ConflictingOperationInProgress, "the map of %s was changed by another operation meanwhile; try again", ns)
 }
 
 func homesOf(db string, parts []catalog.Partition) []partition.Home {
@@ -115,35 +247,36 @@ func homesOfParts(parts []*partition.Part) []partition.Home {
 	return homes
 }
 
-// dropUnnamed drops physical collections, each after the newest map has been read and does not name it. What fails is left to the sweep.
-func (s *Splitter) dropUnnamed(ctx context.Context, ns string, homes []partition.Home) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for _, h := range homes {
-		dropped, err := s.dropIfUnnamed(ctx, h)
-		if err != nil {
-			s.log.Warn().Err(err).Str("ns", ns).Str("backend", h.Backend).Msg("a physical collection could not be dropped yet")
-		}
-		if dropped && err == nil {
-			s.cfg.Table.Forget(h)
+// dropRecorded drops physical collections, each after the newest map has been read and does not name it.
+func (s *Splitter) dropRecorded(ctx context.Context, ns string, homes []catalog.RecordedHome) error {
+	db, _ := catalog.SplitNS(ns)
+	var errs []error
+	for _, r := range homes {
+		h := partition.Home{Backend: r.Backend, DB: db, Physical: r.Physical}
+		if err := s.dropIfUnnamed(ctx, h); err != nil {
+			errs = append(errs, fmt.Errorf("on backend %s: %w", h.Backend, err))
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // dropIfUnnamed drops a physical collection unless the newest map of any namespace names it. A plain name that belongs to a namespace without
 // a map is the collection itself.
-func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) (dropped bool, err error) {
+func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) error {
+	if catalog.IsAbsentName(h.Physical) || h.Physical == catalog.PrimaryHome {
+		return nil // nothing is there
+	}
 	named, err := s.cfg.Catalog.Named(ctx, h.Backend, h.DB, h.Physical)
 	if err != nil || named {
-		return false, err
+		return err
 	}
 	if !catalog.IsPhysicalName(h.Physical) {
 		m, err := s.cfg.Catalog.NewestMap(ctx, h.DB+"."+h.Physical)
 		if err != nil || m == nil {
-			return false, err
+			return err
 		}
 	}
-	return true, s.dropHome(ctx, h)
+	return s.dropHome(ctx, h)
 }
 
 func (s *Splitter) dropHome(ctx context.Context, h partition.Home) error {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/splitter"
 )
@@ -109,6 +111,14 @@ func newWorld(t *testing.T, change func(*splitter.Config)) *world {
 	}
 	w.split = splitter.New(cfg)
 	t.Cleanup(w.split.Close)
+	m := member.New(member.Config{Proxy: "test", Backends: set, Table: w.table, Log: zerolog.Nop()})
+	ctx, cancel := context.WithCancel(context.Background())
+	var kept sync.WaitGroup
+	kept.Go(func() { m.Keep(ctx, w.b) })
+	t.Cleanup(func() { cancel(); kept.Wait() })
+	if err := m.WaitJoined(t.Context(), "b1"); err != nil {
+		t.Fatal(err)
+	}
 	return w
 }
 

@@ -249,26 +249,36 @@ func (r *reshape) pass(ctx context.Context) (times map[string]bson.Timestamp, ch
 	return times, changed, nil
 }
 
-// mark inserts a marker on each input's backend and applies the streams up to it; then again, until a marker has nothing before it. The gates must be
-// closed. Only the last marker counts; its time on each backend is returned.
-func (r *reshape) mark(ctx context.Context) (map[string]bson.Timestamp, error) {
-	for {
-		times, changed, err := r.pass(ctx)
-		if err != nil {
-			return nil, err
+// markers are the streams of a reshape as one: a marker in each.
+type markers struct {
+	r *reshape
+	// times are the last markers' by backend.
+	times map[string]bson.Timestamp
+}
+
+// Mark inserts a marker on each input's backend and applies what the streams show before them. What met an equal entry of a unique index before counts as shown.
+func (m *markers) Mark(ctx context.Context) (before int, at bson.Timestamp, err error) {
+	r := m.r
+	times, changed, err := r.pass(ctx)
+	if err != nil {
+		return 0, at, err
+	}
+	m.times = times
+	before = changed + len(r.pending)
+	if changed == 0 && len(r.pending) > 0 {
+		if err := r.applyIDs(ctx, nil); err != nil {
+			return 0, at, err
 		}
-		if changed == 0 && len(r.pending) == 0 {
-			return times, nil
-		}
-		if changed == 0 {
-			if err := r.applyIDs(ctx, nil); err != nil {
-				return nil, err
-			}
-			if len(r.pending) > 0 {
-				return nil, retryable{errors.New("documents meet equal entries of a unique index in an output although nothing changes any more")}
-			}
+		if len(r.pending) > 0 {
+			return 0, at, retryable{errors.New("documents meet equal entries of a unique index in an output although nothing changes any more")}
 		}
 	}
+	for _, t := range times {
+		if t.Compare(at) > 0 {
+			at = t
+		}
+	}
+	return before, at, nil
 }
 
 // sinceStart is how long the reshape has been running.

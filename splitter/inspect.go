@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -142,6 +143,21 @@ func (i *collectionInfo) shardable(ns string, key shardkey.Pattern) error {
 		}
 	}
 	return nil
+}
+
+// differs reports whether indexes, but for when documents expire, or options are not the same.
+func (i *collectionInfo) differs(o collectionInfo) bool {
+	return !reflect.DeepEqual(byName(i.indexes), byName(o.indexes)) || !reflect.DeepEqual(i.options, o.options)
+}
+
+// byName are indexes by name, without when documents expire.
+func byName(indexes []bson.D) map[string]bson.D {
+	m := make(map[string]bson.D, len(indexes))
+	for _, ix := range withoutExpiry(indexes) {
+		name, _ := field(ix, "name").(string)
+		m[name] = ix
+	}
+	return m
 }
 
 // UniqueAllowed reports whether a unique index (a document as listIndexes gives it) can be kept unique across partitions: it

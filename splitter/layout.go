@@ -19,82 +19,86 @@ func (s *Splitter) maxParts() int { return min(1000000, 8192*max(1, len(s.cfg.Ba
 // even ranges, dealt in contiguous groups; one with documents gets one partition that is the collection as it is, nothing copied. With the same key
 // already it does nothing; with another one it is 23 AlreadyInitialized.
 func (s *Splitter) ShardCollection(ctx context.Context, ns string, key shardkey.Pattern, parts int) error {
-	unlock, err := s.lock(ctx, ns)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	if parts < 0 || parts > s.maxParts() {
 		return wire.Errorf(wire.InvalidOptions, "numInitialChunks cannot be more than either: 8192 * number of shards or 1000000, and not negative: %d", parts)
 	}
-	c := s.cfg.Table.View().Collection(ns)
-	if c == nil {
-		return wire.Errorf(wire.NamespaceNotFound, "the database of '%s' is not known", ns)
-	}
-	if c.Sharded() {
-		if c.Key.Equal(key) {
-			return nil
+	return s.change(ctx, ns, "shardCollection", func(ctx context.Context, c *partition.Collection) (*edit, error) {
+		if c == nil {
+			return nil, wire.Errorf(wire.NamespaceNotFound, "the database of '%s' is not known", ns)
 		}
-		return wire.Errorf(wire.AlreadyInitialized, "sharding already enabled for collection %s with shard key %s", ns, c.Key)
-	}
-	info, err := s.inspect(ctx, c)
-	if err != nil {
-		return err
-	}
-	if err := info.shardable(ns, key); err != nil {
-		return err
-	}
-	if info.documents {
-		if parts > 0 {
-			return wire.Errorf(wire.InvalidOptions, "numInitialChunks is not supported when the collection is not empty")
+		if c.Sharded() {
+			if c.Key.Equal(key) {
+				return nil, nil
+			}
+			return nil, wire.Errorf(wire.AlreadyInitialized, "sharding already enabled for collection %s with shard key %s", ns, c.Key)
 		}
-		return s.shardInPlace(ctx, c, key, info)
-	}
-	return s.shardEmpty(ctx, c, key, parts, info)
+		info, err := s.inspect(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if err := info.shardable(ns, key); err != nil {
+			return nil, err
+		}
+		if info.documents {
+			if parts > 0 {
+				return nil, wire.Errorf(wire.InvalidOptions, "numInitialChunks is not supported when the collection is not empty")
+			}
+			return s.shardInPlace(c, key, info)
+		}
+		return s.shardEmpty(ctx, c, key, parts, info)
+	})
 }
 
 // shardInPlace makes an existing collection, as it is, the one partition of its first sharded map.
-func (s *Splitter) shardInPlace(ctx context.Context, c *partition.Collection, key shardkey.Pattern, info collectionInfo) error {
+func (s *Splitter) shardInPlace(c *partition.Collection, key shardkey.Pattern, info collectionInfo) (*edit, error) {
 	if !info.indexed(key) {
-		return wire.Errorf(wire.InvalidOptions, "Please create an index that starts with the proposed shard key before sharding the collection: %s", key)
+		return nil, wire.Errorf(wire.InvalidOptions, "Please create an index that starts with the proposed shard key before sharding the collection: %s", key)
 	}
 	m := nextMap(c)
 	m.Key, m.Hash = &key, shardkey.HashName
 	m.UUID = info.uuid
 	p := c.Parts[0]
 	m.Partitions = []catalog.Partition{{Backend: p.Backend, Physical: p.Physical, Birth: p.Info.Birth}}
-	return s.change(ctx, c, m, func(ctx context.Context) error { return s.noArrays(ctx, p.Home, key) })
+	return &edit{m: m, check: func(ctx context.Context) error {
+		again, err := s.inspect(ctx, c)
+		if err != nil {
+			return err
+		}
+		if err := again.shardable(c.NS, key); err != nil { // an index may have come
+			return err
+		}
+		return s.noArrays(ctx, p.Home, key)
+	}}, nil
 }
 
 // shardEmpty makes fresh, empty partitions and puts them in the place of what there was.
-func (s *Splitter) shardEmpty(ctx context.Context, c *partition.Collection, key shardkey.Pattern, parts int, info collectionInfo) error {
+func (s *Splitter) shardEmpty(ctx context.Context, c *partition.Collection, key shardkey.Pattern, parts int, info collectionInfo) (*edit, error) {
 	m, err := s.emptyMap(ctx, c, key, parts)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	homes := homesOf(c.DB, m.Partitions)
-	undo := func() { s.dropUnnamed(context.WithoutCancel(ctx), c.NS, homes) }
-	for _, h := range homes {
-		if err := s.create(ctx, h, info, &key); err != nil {
-			undo()
-			return err
-		}
-	}
-	err = s.change(ctx, c, m, func(ctx context.Context) error {
-		again, err := s.inspect(ctx, c)
-		if err == nil && again.documents {
-			err = wire.Errorf(wire.ConflictingOperationInProgress, "documents were inserted into %s while it was being sharded; try again", c.NS)
-		}
-		return err
-	})
-	if err != nil {
-		undo()
-		return err
-	}
-	if info.exists {
-		s.dropUnnamed(context.WithoutCancel(ctx), c.NS, homesOfParts(c.Parts))
-	}
-	return nil
+	return &edit{m: m, outputs: homes,
+		make: func(ctx context.Context) error {
+			for _, h := range homes {
+				if err := s.create(ctx, h, info, &key); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		check: func(ctx context.Context) error {
+			again, err := s.inspect(ctx, c)
+			switch {
+			case err != nil:
+				return err
+			case again.documents:
+				return wire.Errorf(wire.ConflictingOperationInProgress, "documents were inserted into %s while it was being sharded; try again", c.NS)
+			case info.differs(again):
+				return retryable{wire.Errorf(wire.ConflictingOperationInProgress, "indexes or options of %s were changed while it was being sharded", c.NS)}
+			}
+			return nil
+		}}, nil
 }
 
 // emptyMap lays out fresh partitions: even ranges, dealt to the backends in contiguous groups.
@@ -127,62 +131,41 @@ func (s *Splitter) emptyMap(ctx context.Context, c *partition.Collection, key sh
 // Drop drops a collection: its newest map, the first one if it had none, says so, then its physical collections go. One that was dropped
 // already, or whose database is unknown, is no error.
 func (s *Splitter) Drop(ctx context.Context, ns string) error {
-	s.cancelNS(ns)
-	unlock, err := s.lock(ctx, ns)
-	if err != nil {
+	if err := s.cancelReshape(ctx, ns); err != nil {
 		return err
 	}
-	defer unlock()
-	c := s.cfg.Table.View().Collection(ns)
-	if c == nil || c.Dropped() {
-		return nil
-	}
-	m := nextMap(c)
-	m.Dropped, m.Retired = true, nil
-	if err := s.change(ctx, c, m, nil); err != nil {
-		return err
-	}
-	s.dropUnnamed(context.WithoutCancel(ctx), ns, homesOfParts(c.Parts))
-	return nil
+	return s.change(ctx, ns, "drop", func(_ context.Context, c *partition.Collection) (*edit, error) {
+		if c == nil || c.Dropped() {
+			return nil, nil
+		}
+		m := nextMap(c)
+		m.Dropped, m.Retired = true, nil
+		return &edit{m: m}, nil
+	})
 }
 
 // Create makes a collection anew, empty and unsharded, under a fresh physical name on its database's primary when its newest map says that it was
 // dropped; one that exists or has no map is left alone. options are the fields of a create command after its first; nil for none.
 func (s *Splitter) Create(ctx context.Context, ns string, options bson.Raw) error {
-	unlock, err := s.lock(ctx, ns)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	c := s.cfg.Table.View().Collection(ns)
-	if c == nil || !c.Dropped() {
-		return nil
-	}
-	db := s.cfg.Catalog.Snapshot().Databases[c.DB]
-	if db == nil {
-		return wire.Errorf(wire.NamespaceNotFound, "database '%s' is not known", c.DB)
-	}
-	number, err := s.cfg.Catalog.NextNumber(ctx)
-	if err != nil {
-		return err
-	}
 	var like collectionInfo
 	if len(options) > 0 {
 		if err := bson.Unmarshal(options, &like.options); err != nil {
 			return wire.Errorf(wire.InvalidBSON, "the options of create are not a valid document")
 		}
 	}
-	home := partition.Home{Backend: db.Primary, DB: c.DB, Physical: catalog.PhysicalName(c.Name, number, 0, 0)}
-	if err := s.create(ctx, home, like, nil); err != nil {
-		return err
-	}
-	m := nextMap(c)
-	m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
-	if err := s.change(ctx, c, m, nil); err != nil {
-		s.dropUnnamed(context.WithoutCancel(ctx), ns, []partition.Home{home})
-		return err
-	}
-	return nil
+	return s.change(ctx, ns, "create", func(ctx context.Context, c *partition.Collection) (*edit, error) {
+		if c == nil || !c.Dropped() {
+			return nil, nil
+		}
+		number, err := s.cfg.Catalog.NextNumber(ctx)
+		if err != nil {
+			return nil, err
+		}
+		home := partition.Home{Backend: c.Absent.Backend, DB: c.DB, Physical: catalog.PhysicalName(c.Name, number, 0, 0)}
+		m := nextMap(c)
+		m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
+		return &edit{m: m, outputs: []partition.Home{home}, make: func(ctx context.Context) error { return s.create(ctx, home, like, nil) }}, nil
+	})
 }
 
 // nextMap begins the map that follows a collection's newest one.

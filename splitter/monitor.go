@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,8 +17,12 @@ import (
 const sweepEvery = time.Hour
 
 // Run looks at sizes until ctx ends: it splits partitions that are over their limit, one at a time, and moves everything off backends that
-// are being drained. It does nothing while the balancer is stopped.
+// are being drained. It does none of that while the balancer is stopped. It also ends what other processes, dead ones, began.
 func (s *Splitter) Run(ctx context.Context) {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() { s.takeOvers(ctx) })
+	s.Sweep(ctx)
 	if s.cfg.MonitorEvery < 0 {
 		<-ctx.Done()
 		return

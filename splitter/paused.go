@@ -7,6 +7,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/protocol"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -22,9 +23,6 @@ func (r *reshape) runPaused(ctx context.Context) error {
 		return err
 	}
 	m := r.newMap()
-	if err := r.s.cfg.Catalog.SwapReshape(ctx, &r.rec, func(n *catalog.Reshape) { n.Phase, n.EndV = catalog.Closing, m.V }); err != nil {
-		return err
-	}
 	r.enter("close")
 	began := time.Now()
 	budget, cancel := context.WithTimeoutCause(ctx, r.s.cfg.StandalonePause, wire.Errorf(wire.ExceededTimeLimit,
@@ -32,7 +30,7 @@ func (r *reshape) runPaused(ctx context.Context) error {
 	defer cancel()
 	err := r.copyClosed(budget, m)
 	if err == nil {
-		err = r.s.cfg.Catalog.InsertMap(context.WithoutCancel(ctx), m)
+		err = r.s.owner().Flip(context.WithoutCancel(ctx), r.rec, m)
 	}
 	r.mu.Lock()
 	r.pause = time.Since(began)
@@ -41,14 +39,7 @@ func (r *reshape) runPaused(ctx context.Context) error {
 		if cause := context.Cause(budget); cause != nil && ctx.Err() == nil {
 			err = cause
 		}
-		if berr := r.s.burn(context.WithoutCancel(ctx), r.coll, m.V); berr != nil {
-			return errors.Join(err, berr)
-		}
-		known, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		if flipped, ferr := r.flipped(known); ferr != nil || !flipped {
-			return err
-		}
+		return err
 	}
 	r.s.log.Info().Str("ns", r.coll.NS).Str("kind", r.kind).Dur("pause", r.pause).Int64("v", m.V).Msg("flip")
 	r.enter("retire")
@@ -57,7 +48,8 @@ func (r *reshape) runPaused(ctx context.Context) error {
 
 // copyClosed copies and verifies while writes are held, and then holds reads too.
 func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
-	if err := r.close(ctx, m.V, true); err != nil {
+	patience := 2 * r.s.cfg.StandalonePause.Milliseconds() // whoever waits at a gate is not to burn it before
+	if err := r.close(ctx, m.V, protocol.Closing{WritesOnly: true, Patience: patience}); err != nil {
 		return err
 	}
 	if err := r.copyAll(ctx); err != nil {
@@ -73,7 +65,7 @@ func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
 	if err := r.sameIndexes(ctx); err != nil {
 		return err
 	}
-	if err := r.close(ctx, m.V, false); err != nil {
+	if err := r.close(ctx, m.V, protocol.Closing{Patience: patience}); err != nil {
 		return err
 	}
 	return r.stamp(ctx, m, nil)

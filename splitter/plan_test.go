@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/protocol"
 	"github.com/shardway/shardway/shardkey"
 )
 
@@ -111,7 +112,7 @@ func TestMapOfFlip(t *testing.T) {
 		if len(m.Retired) != 1 || m.Retired[0].Physical != "c@1.0.0" {
 			t.Errorf("%s: old homes %v", c.kind, m.Retired)
 		}
-		if b := burnt(coll, m.V); !b.Burnt || b.V != m.V || len(b.Partitions) != 4 || b.Check() != nil {
+		if b := protocol.Burnt(coll.NS, m.V, coll.Map, catalog.RecordedHome{}); !b.Burnt || b.V != m.V || len(b.Partitions) != 4 || b.Check() != nil {
 			t.Errorf("%s: a burnt version is not the map before: %+v", c.kind, b)
 		}
 	}

@@ -10,16 +10,13 @@ import (
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/protocol"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
 
-const (
-	// primaryRounds is how often movePrimary looks for collections that were made while it moved the others.
-	primaryRounds = 20
-	// holdLimit is how long the making of collections in a database may be held up for the change of its primary.
-	holdLimit = 5 * time.Second
-)
+// primaryRounds is how often movePrimary looks for collections that were made while it moved the others.
+const primaryRounds = 20
 
 // MovePrimary moves a database's unsharded collections to a backend, one after the other and each online, and makes that the database's primary.
 // A collection gets its first map for it, with nothing copied, and is then moved as a partition is. One that failed half-way goes on when
@@ -137,24 +134,20 @@ func (s *Splitter) unshardedElsewhere(db, backendID string) []string {
 
 // firstMap gives a collection without a map its first: as it is, unsharded. One that has a map, or is gone, is left alone.
 func (s *Splitter) firstMap(ctx context.Context, ns string) error {
-	unlock, err := s.lock(ctx, ns)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	c := s.cfg.Table.View().Collection(ns)
-	if c == nil || c.Map != nil {
-		return nil
-	}
-	info, err := s.inspect(ctx, c)
-	if err != nil || !info.exists || info.view {
-		return err
-	}
-	m := nextMap(c)
-	m.UUID = info.uuid
-	p := c.Parts[0]
-	m.Partitions = []catalog.Partition{{Backend: p.Backend, Physical: p.Physical}}
-	return s.change(ctx, c, m, nil)
+	return s.change(ctx, ns, "firstMap", func(ctx context.Context, c *partition.Collection) (*edit, error) {
+		if c == nil || c.Map != nil {
+			return nil, nil
+		}
+		info, err := s.inspect(ctx, c)
+		if err != nil || !info.exists || info.view {
+			return nil, err
+		}
+		m := nextMap(c)
+		m.UUID = info.uuid
+		p := c.Parts[0]
+		m.Partitions = []catalog.Partition{{Backend: p.Backend, Physical: p.Physical}}
+		return &edit{m: m}, nil
+	})
 }
 
 // errThere says that there is nothing to move.
@@ -174,75 +167,103 @@ func (s *Splitter) moveUnsharded(ctx context.Context, ns, to string) error {
 	return err
 }
 
-// switchPrimary changes a database's primary if it has no collection without a map any more. While it looks nobody can make one: the gates of all
-// such namespaces are closed. It reports false when there is one.
+// errFull says that a database still has collections without a map.
+var errFull = errors.New("collections without a map are left")
+
+// switchPrimary changes a database's primary if it has no collection without a map any more: the database's own map says where it is, and its next version is
+// inserted as any other map is, behind the closed gates of all the database's namespaces without a map, so that nobody makes a collection meanwhile. It reports false
+// when there is one.
 func (s *Splitter) switchPrimary(ctx context.Context, db, from, to string) (done bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, holdLimit, wire.Errorf(wire.LockTimeout, "database '%s' is too busy to change its primary; try again", db))
+	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, wire.Errorf(wire.LockTimeout, "database '%s' is too busy to change its primary; try again", db))
 	defer cancel()
-	release, err := s.holdDatabase(ctx, db)
+	unlock, err := s.lock(ctx, db)
 	if err != nil {
 		return false, err
 	}
-	defer release()
-	gates, open := s.cfg.Table.ClosePlain(db)
-	defer open()
-	if err := waitQuiet(ctx, gates); err != nil {
-		return false, err
-	}
-	plain, err := s.plainCollections(ctx, db, from)
-	if err != nil || len(plain) > 0 || len(s.unshardedElsewhere(db, to)) > 0 {
-		return false, err
-	}
-	// From here on it goes forward only: an answer that was lost may have been a yes.
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := s.cfg.Catalog.SetPrimary(s.ctx, db, to)
-		if err == nil {
+	defer unlock()
+	for wait := s.cfg.Backoff; ; wait = min(2*wait, 5*time.Second) {
+		err := s.switchOnce(ctx, db, from, to)
+		var again retryable
+		switch {
+		case err == nil:
 			return true, nil
-		}
-		s.log.Error().Err(err).Str("db", db).Msg("the primary of a database could not be set yet")
-		select {
-		case <-time.After(wait):
-		case <-s.ctx.Done():
+		case errors.Is(err, errFull):
+			return false, nil
+		case !errors.As(err, &again):
 			return false, err
+		}
+		if perr := pause(ctx, wait); perr != nil {
+			return false, errors.Join(perr, err)
 		}
 	}
 }
 
-// holdDatabase keeps others from changing the maps of a database's namespaces: who begins waits, and who is at a namespace without a
-// map is waited for. It returns what lets them go on.
-func (s *Splitter) holdDatabase(ctx context.Context, db string) (release func(), err error) {
-	free := make(chan struct{})
-	maps := s.cfg.Catalog.Snapshot().Maps
-	s.mu.Lock()
-	if s.held[db] != nil {
-		s.mu.Unlock()
-		return nil, wire.Errorf(wire.ConflictingOperationInProgress, "the primary of database '%s' is being changed already", db)
+func (s *Splitter) switchOnce(ctx context.Context, db, from, to string) error {
+	rec, err := s.record(ctx, db, "movePrimary", []partition.Home{{Backend: from, DB: db, Physical: catalog.PrimaryHome}}, nil)
+	if err != nil {
+		return err
 	}
-	s.held[db] = free
-	var busy []string
-	for ns := range s.locks {
-		if in, _ := catalog.SplitNS(ns); in == db && maps[ns] == nil {
-			busy = append(busy, ns)
+	kept, done := s.keep(ctx, rec, nil)
+	defer done()
+	if err := s.runSwitch(kept, rec, db, from, to); err != nil {
+		return s.undo(context.WithoutCancel(ctx), rec, err)
+	}
+	s.finish(context.WithoutCancel(ctx), rec)
+	return nil
+}
+
+func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from, to string) error {
+	if err := s.cfg.Catalog.Refresh(ctx); err != nil {
+		return retryable{err}
+	}
+	snap := s.cfg.Catalog.Snapshot()
+	d := snap.Databases[db]
+	if d == nil || d.Primary != from {
+		return wire.Errorf(wire.ConflictingOperationInProgress, "the primary of database '%s' was changed by another operation meanwhile", db)
+	}
+	m := &catalog.Map{NS: db, V: 1, UUID: d.UUID, Epoch: bson.NewObjectID(), Reshape: rec.ID, Partitions: []catalog.Partition{{Backend: to, Physical: catalog.PrimaryHome}}}
+	if old := snap.Primaries[db]; old != nil {
+		m.V = old.V + 1
+	}
+	budget, cancel := context.WithTimeoutCause(ctx, s.cfg.PauseBudget, errors.New("the gates were closed for longer than the pause budget"))
+	defer cancel()
+	err := s.owner().Close(budget, rec, m.V, map[string][]string{from: nil}, protocol.Closing{NS: db, DB: db})
+	if err == nil {
+		err = s.nothingPlain(budget, db, from, to)
+	}
+	if errors.Is(err, errFull) {
+		return err
+	}
+	if err != nil {
+		return retryable{err}
+	}
+	return s.owner().Flip(context.WithoutCancel(ctx), rec, m)
+}
+
+// nothingPlain looks, behind closed gates, whether anything of a database would stay behind at its former primary. A change of the map of one of its namespaces
+// that is gated there looks for this one (primaryStands); one of the two sees the other.
+func (s *Splitter) nothingPlain(ctx context.Context, db, from, to string) error {
+	all, err := s.cfg.Catalog.Reshapes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if in, coll := catalog.SplitNS(r.NS); in == db && coll != "" && r.Phase != catalog.Retiring {
+			return wire.Errorf(wire.ConflictingOperationInProgress, "the map of %s is being changed", r.NS)
 		}
 	}
-	s.mu.Unlock()
-	var unlocks []func()
-	release = func() {
-		s.mu.Lock()
-		delete(s.held, db)
-		s.mu.Unlock()
-		close(free)
-		for _, f := range unlocks {
-			f()
-		}
+	if err := s.cfg.Catalog.Refresh(ctx); err != nil {
+		return err
 	}
-	for _, ns := range busy {
-		unlock, err := s.take(ctx, ns, true)
-		if err != nil {
-			release()
-			return nil, err
-		}
-		unlocks = append(unlocks, unlock)
+	plain, err := s.plainCollections(ctx, db, from)
+	if err == nil && (len(plain) > 0 || len(s.unshardedElsewhere(db, to)) > 0) {
+		err = errFull
 	}
-	return release, nil
+	return err
+}
+
+// cancelReshape asks for the reshape of a namespace to be given up, by whatever process runs it: one that is about to be dropped or renamed.
+func (s *Splitter) cancelReshape(ctx context.Context, ns string) error {
+	s.cancelNS(ns)
+	return s.cfg.Catalog.CancelReshapes(ctx, ns)
 }

@@ -3,143 +3,99 @@ package splitter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/shardway/shardway/catalog"
-	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
 
-// Recover finishes or takes back what earlier processes left, before this one serves. A reshape that was closing is ended
-// by burning the version its record names, whether or not a closing is to be seen; if that loses to the flip, it rolls forward. Then its
-// closings go, and its outputs or its inputs, whichever the newest map does not name. A backend that cannot be reached is left to Sweep.
-func (s *Splitter) Recover(ctx context.Context) error {
-	all, err := s.cfg.Catalog.Reshapes(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if err := s.recoverOne(ctx, &all[i]); err != nil {
-			return fmt.Errorf("finish the reshape %s of %s: %w", all[i].ID.Hex(), all[i].NS, err)
+// takeOvers looks again and again, until ctx ends, for records that their owners do not renew any more, and takes them over: a record of which nothing has
+// changed for a lease and a margin, by this process's own clock.
+func (s *Splitter) takeOvers(ctx context.Context) {
+	seen := map[catalog.ID]sighting{}
+	for pause(ctx, s.cfg.Renew/2) == nil {
+		now := time.Now()
+		all, err := s.cfg.Catalog.Reshapes(ctx)
+		if err != nil {
+			continue
+		}
+		there := map[catalog.ID]bool{}
+		for i := range all {
+			rec := &all[i]
+			there[rec.ID] = true
+			at := sighting{rec.Owner, rec.Epoch, rec.Renewals, rec.Phase, now}
+			if old, ok := seen[rec.ID]; ok && old.same(at) {
+				at.since = old.since
+			}
+			seen[rec.ID] = at
+			if rec.Owner == s.id || now.Sub(at.since) < s.cfg.Lease+s.cfg.Margin {
+				continue
+			}
+			if err := s.takeOver(ctx, rec); err != nil && !errors.Is(err, catalog.ErrReshapeMoved) {
+				s.log.Warn().Err(err).Str("ns", rec.NS).Str("kind", rec.Kind).Msg("a change that another process began could not be ended yet")
+			}
+		}
+		for id := range seen {
+			if !there[id] {
+				delete(seen, id)
+			}
 		}
 	}
-	s.Sweep(ctx)
-	return nil
 }
 
-func (s *Splitter) recoverOne(ctx context.Context, rec *catalog.Reshape) error {
-	if err := s.cfg.Catalog.SwapReshape(ctx, rec, func(n *catalog.Reshape) { n.Owner, n.Epoch = s.cfg.Server, n.Epoch+1 }); err != nil {
-		return err
-	}
-	m, err := s.cfg.Catalog.NewestMap(ctx, rec.NS)
+// sighting is how a record looked, and since when.
+type sighting struct {
+	owner    catalog.ID
+	epoch    int64
+	renewals int64
+	phase    catalog.Phase
+	since    time.Time
+}
+
+func (a sighting) same(b sighting) bool {
+	return a.owner == b.owner && a.epoch == b.epoch && a.renewals == b.renewals && a.phase == b.phase
+}
+
+// takeOver ends a change whose owner is silent: forward if it has flipped, back otherwise. The monitor begins anew what is still to be done, with fresh outputs.
+func (s *Splitter) takeOver(ctx context.Context, rec *catalog.Reshape) error {
+	phase, former := rec.Phase, rec.Server
+	flipped, err := s.owner().TakeOver(ctx, rec, s.id, s.cfg.Server)
 	if err != nil {
 		return err
 	}
-	if rec.Phase == catalog.Closing && m != nil && m.V < rec.EndV {
-		if err := s.burnRecorded(ctx, m, rec.EndV); err != nil {
+	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(phase)).Str("from", former).Bool("flipped", flipped).Msg("a change of another process is taken over and ended")
+	kept, done := s.keep(ctx, rec, nil)
+	defer done()
+	if !flipped {
+		return s.clean(kept, rec)
+	}
+	if phase == catalog.Closing {
+		if err := s.expireLike(kept, rec); err != nil {
 			return err
 		}
 	}
-	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(rec.Phase)).Msg("a reshape of an earlier process is taken up and ended")
-	db, _ := catalog.SplitNS(rec.NS)
-	reached := s.rollForward(ctx, rec, m)
-	for _, h := range rec.Inputs {
-		b := s.cfg.Backends.Get(h.Backend)
-		if b == nil {
-			continue
-		}
-		bctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		reached = cleanClosings(bctx, member.DB(b), rec.ID) && reached
-		cancel()
-	}
-	for _, h := range append(append([]catalog.RecordedHome{}, rec.Inputs...), rec.Outputs...) {
-		home := partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
-		if s.cfg.Backends.Get(h.Backend) == nil {
-			continue
-		}
-		if _, err := s.dropIfUnnamed(ctx, home); err != nil {
-			s.log.Warn().Err(err).Str("backend", h.Backend).Msg("a physical collection could not be dropped; the next sweep does it")
-			reached = false
-		}
-	}
-	if !reached {
-		return nil // the record stays, so that the next start looks again
-	}
-	return s.cfg.Catalog.DeleteReshape(ctx, rec.ID)
+	s.finish(context.WithoutCancel(ctx), rec)
+	return nil
 }
 
-// rollForward does what follows a flip and comes before the inputs are dropped: floors and, if it may not have been done, the outputs' expiry.
-// It reports whether every backend was reached; without a flip there is nothing to do.
-func (s *Splitter) rollForward(ctx context.Context, rec *catalog.Reshape, m *catalog.Map) bool {
-	if m == nil || len(rec.Outputs) == 0 || len(rec.Inputs) == 0 {
-		return true
+// expireLike gives the outputs of a flipped reshape the expiry that the indexes of its inputs have: its former owner may not have come to it.
+func (s *Splitter) expireLike(ctx context.Context, rec *catalog.Reshape) error {
+	if len(rec.Inputs) == 0 || len(rec.Outputs) == 0 {
+		return nil
 	}
 	db, _ := catalog.SplitNS(rec.NS)
-	flipped, err := s.cfg.Catalog.Named(ctx, rec.Outputs[0].Backend, db, rec.Outputs[0].Physical)
-	if err != nil || !flipped {
-		return err == nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	reached := true
-	for _, h := range rec.Inputs {
-		if err := s.raiseFloor(ctx, h.Backend, rec.NS, m.V); err != nil {
-			s.log.Warn().Err(err).Str("backend", h.Backend).Msg("a floor could not be raised")
-			reached = false
-		}
-	}
-	if rec.Phase != catalog.Closing {
-		return reached
-	}
-	input := partition.Home{Backend: rec.Inputs[0].Backend, DB: db, Physical: rec.Inputs[0].Physical}
-	info, err := s.inspectHome(ctx, input)
+	info, err := s.inspectHome(ctx, partition.Home{Backend: rec.Inputs[0].Backend, DB: db, Physical: rec.Inputs[0].Physical})
 	if err != nil {
-		s.log.Warn().Err(err).Str("backend", input.Backend).Msg("indexes could not be read")
-		return false
+		return err
 	}
 	outputs := make([]partition.Home, len(rec.Outputs))
 	for i, h := range rec.Outputs {
 		outputs[i] = partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
 	}
-	s.expire(ctx, info.indexes, outputs)
-	return reached
-}
-
-// burnRecorded inserts version v with the partitions of the newest map.
-func (s *Splitter) burnRecorded(ctx context.Context, m *catalog.Map, v int64) error {
-	b := *m
-	b.V, b.Burnt, b.Reshape, b.Created = v, true, bson.NilObjectID, time.Time{}
-	err := s.cfg.Catalog.InsertMap(ctx, &b)
-	if errors.Is(err, catalog.ErrMapExists) {
-		return nil
-	}
-	return err
-}
-
-// cleanClosings removes a reshape's closings, their answers and its markers from a backend, and reports whether that worked.
-func cleanClosings(ctx context.Context, db *mongo.Database, id bson.ObjectID) bool {
-	cur, err := db.Collection(member.Closings).Find(ctx, bson.D{{Key: "reshape", Value: id}})
-	var all []member.Closing
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
-	for _, c := range all {
-		if err == nil {
-			_, err = db.Collection(member.Answers).DeleteMany(ctx, bson.D{{Key: "_id.closing", Value: c.ID}})
-		}
-		if err == nil {
-			_, err = db.Collection(member.Closings).DeleteOne(ctx, bson.D{{Key: "_id", Value: c.ID}})
-		}
-	}
-	if err == nil {
-		_, err = db.Collection(member.Markers).DeleteMany(ctx, bson.D{{Key: "reshape", Value: id}})
-	}
-	return err == nil
+	return s.expire(ctx, info.indexes, outputs)
 }
 
 // Sweep drops physical collections that neither a newest map nor the record of a reshape names: mongod makes a dropped collection

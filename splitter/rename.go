@@ -3,6 +3,8 @@ package splitter
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/shardway/shardway/catalog"
@@ -18,36 +20,123 @@ func (s *Splitter) Rename(ctx context.Context, from, to string, dropTarget bool)
 		return wire.Errorf(wire.NamespaceExists, "target namespace '%s' exists", to)
 	}
 	// A copy may take hours, and what it would make of the old names is of no use.
-	s.cancelNS(from)
-	s.cancelNS(to)
+	if err := errors.Join(s.cancelReshape(ctx, from), s.cancelReshape(ctx, to)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, changeLimit, wire.Errorf(wire.LockTimeout, "the collections %s and %s are too busy to change their maps", from, to))
+	defer cancel()
 	unlock, err := s.lockBoth(ctx, from, to)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	view := s.cfg.Table.View()
-	source, target := view.Collection(from), view.Collection(to)
+	for wait := s.cfg.Backoff; ; wait = min(2*wait, 5*time.Second) {
+		err := s.renameOnce(ctx, from, to, dropTarget)
+		var again retryable
+		if err == nil || !errors.As(err, &again) {
+			return err
+		}
+		if perr := pause(ctx, wait); perr != nil {
+			return errors.Join(perr, err)
+		}
+	}
+}
+
+// side is one of the two namespaces of a rename.
+type side struct {
+	c   *partition.Collection
+	m   *catalog.Map
+	rec *catalog.Reshape
+}
+
+// renameOnce is one attempt: two records, the closings of both, two maps inserted at one moment.
+func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget bool) error {
+	source, err := s.current(ctx, from)
+	if err != nil {
+		return err
+	}
+	target, err := s.current(ctx, to)
+	if err != nil {
+		return err
+	}
 	switch {
 	case source == nil || source.Dropped() || target == nil:
 		return wire.Errorf(wire.NamespaceNotFound, "Source collection %s does not exist", from)
 	case source.DB != target.DB:
 		return wire.Errorf(wire.CommandFailed, "'%s' and '%s' are in different databases", from, to)
 	}
-	taken, gone := nextMap(target), nextMap(source)
-	taken.Key, taken.Retired = source.Key, nil
-	for _, p := range source.Parts {
-		taken.Partitions = append(taken.Partitions, catalog.Partition{Range: p.Range, Backend: p.Backend, Physical: p.Physical, Birth: p.Info.Birth})
+	sides := []*side{{c: source}, {c: target}}
+	// Always in the same order, so that two renames do not wait for each other.
+	order := slices.Clone(sides)
+	slices.SortFunc(order, func(a, b *side) int { return strings.Compare(a.c.NS, b.c.NS) })
+	for _, x := range order {
+		if x.rec, err = s.record(ctx, x.c.NS, "rename", homesOfParts(gated(x.c)), nil); err != nil {
+			break
+		}
+		var done func()
+		ctx, done = s.keep(ctx, x.rec, nil)
+		defer done()
 	}
-	if source.Map != nil {
-		taken.Hash, taken.UUID, taken.Retired = source.Map.Hash, source.Map.UUID, source.Map.Retired
+	if err == nil {
+		err = s.runRename(ctx, sides[0], sides[1], dropTarget)
 	}
-	gone.Dropped, gone.Retired = true, nil
-	check := func(ctx context.Context) error { return s.renamable(ctx, source, target, dropTarget) }
-	if err := s.changeBoth(ctx, source, gone, target, taken, check); err != nil {
+	whole := context.WithoutCancel(ctx)
+	for _, x := range order {
+		switch {
+		case x.rec == nil:
+		case err != nil:
+			if uerr := s.undo(whole, x.rec, err); uerr == nil {
+				err = nil // both maps stand, or none
+			}
+		default:
+			s.finish(whole, x.rec)
+		}
+	}
+	return err
+}
+
+func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarget bool) error {
+	for _, x := range []*side{source, target} {
+		now, err := s.current(ctx, x.c.NS)
+		if err != nil {
+			return retryable{err}
+		}
+		if versionOf(now) != versionOf(x.c) || !samePlace(now, x.c) {
+			return retryable{errMapMoved(x.c.NS)}
+		}
+	}
+	renamed(source, target)
+	for _, x := range []*side{source, target} {
+		if err := s.closeGates(ctx, x.rec, x.m.V, gated(x.c)); err != nil {
+			return err
+		}
+		if err := s.primaryStands(ctx, x.c); err != nil {
+			return err
+		}
+	}
+	if err := s.renamable(ctx, source.c, target.c, dropTarget); err != nil {
 		return err
 	}
-	s.dropUnnamed(context.WithoutCancel(ctx), to, homesOfParts(target.Parts))
-	return nil
+	err := s.cfg.Catalog.InsertMaps(context.WithoutCancel(ctx), source.m, target.m)
+	if errors.Is(err, catalog.ErrMapExists) {
+		return retryable{errMapMoved(source.c.NS)}
+	}
+	return err
+}
+
+// renamed makes the maps that a rename inserts.
+func renamed(source, target *side) {
+	taken, gone := nextMap(target.c), nextMap(source.c)
+	taken.Key, taken.Retired = source.c.Key, nil
+	for _, p := range source.c.Parts {
+		taken.Partitions = append(taken.Partitions, catalog.Partition{Range: p.Range, Backend: p.Backend, Physical: p.Physical, Birth: p.Info.Birth})
+	}
+	if from := source.c.Map; from != nil {
+		taken.Hash, taken.UUID, taken.Retired = from.Hash, from.UUID, from.Retired
+	}
+	gone.Dropped, gone.Retired = true, nil
+	gone.Reshape, taken.Reshape = source.rec.ID, target.rec.ID
+	source.m, target.m = gone, taken
 }
 
 // renamable looks, behind closed gates, whether source exists and target does not.
@@ -86,42 +175,4 @@ func (s *Splitter) lockBoth(ctx context.Context, a, b string) (unlock func(), er
 		return nil, err
 	}
 	return func() { second(); first() }, nil
-}
-
-// changeBoth is change for two collections whose maps are inserted at one moment.
-func (s *Splitter) changeBoth(ctx context.Context, a *partition.Collection, ma *catalog.Map, b *partition.Collection, mb *catalog.Map, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, wire.Errorf(wire.LockTimeout, "the collections %s and %s are too busy to change their maps", a.NS, b.NS))
-	defer cancel()
-	whole := context.WithoutCancel(ctx)
-	gatesA, ok := s.cfg.Table.Close(a.NS, homesOfParts(a.Parts), ma.V, partition.ClosedAll)
-	if !ok {
-		return errMapMoved(a.NS)
-	}
-	gatesB, ok := s.cfg.Table.Close(b.NS, homesOfParts(b.Parts), mb.V, partition.ClosedAll)
-	if !ok {
-		return errors.Join(errMapMoved(b.NS), s.burn(whole, a, ma.V))
-	}
-	err := waitQuiet(ctx, append(gatesA, gatesB...))
-	if err == nil {
-		err = check(ctx)
-	}
-	if err == nil {
-		err = s.cfg.Catalog.InsertMaps(ctx, ma, mb)
-	}
-	if err == nil {
-		return nil
-	}
-	lost := errors.Is(err, catalog.ErrMapExists)
-	// One of the two may have been inserted by somebody else, or both by us with the answer lost: burning ends either closing, and loses
-	// to what is there.
-	if burnt := errors.Join(s.burn(whole, a, ma.V), s.burn(whole, b, mb.V)); burnt != nil {
-		return errors.Join(err, burnt)
-	}
-	switch {
-	case s.inserted(ma) && s.inserted(mb):
-		return nil
-	case lost:
-		return errMapMoved(a.NS)
-	}
-	return err
 }

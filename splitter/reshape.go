@@ -30,7 +30,7 @@ type reshape struct {
 	coll    *partition.Collection
 	inputs  []*partition.Part
 	outputs []output
-	rec     catalog.Reshape
+	rec     *catalog.Reshape
 	info    collectionInfo
 	streams []*stream
 	cancel  context.CancelCauseFunc
@@ -95,7 +95,7 @@ func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) er
 	}()
 	wait := s.cfg.Backoff
 	for attempt := 1; ; attempt++ {
-		err := s.attempt(ctx, cancel, ns, kind, choose)
+		err := s.attempt(ctx, ns, kind, choose)
 		var again retryable
 		if err == nil || !errors.As(err, &again) || attempt == 10 || ctx.Err() != nil {
 			return err
@@ -111,8 +111,11 @@ func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) er
 }
 
 // attempt is one try with fresh outputs. Before the flip everything it made is taken back when it fails.
-func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, ns, kind string, choose plan) error {
-	c := s.cfg.Table.View().Collection(ns)
+func (s *Splitter) attempt(ctx context.Context, ns, kind string, choose plan) error {
+	c, err := s.current(ctx, ns)
+	if err != nil {
+		return retryable{err}
+	}
 	if c == nil || c.Map == nil {
 		return wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", ns)
 	}
@@ -120,10 +123,14 @@ func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, 
 	if err != nil {
 		return err
 	}
-	r := &reshape{s: s, kind: kind, coll: c, inputs: inputs, outputs: outputs, cancel: cancel}
+	r := &reshape{s: s, kind: kind, coll: c, inputs: inputs, outputs: outputs}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
+	kept, done := s.keep(ctx, r.rec, r.progress)
+	defer done()
+	kept, r.cancel = context.WithCancelCause(kept)
+	defer r.cancel(nil)
 	s.mu.Lock()
 	s.running[r.rec.ID.Hex()] = r
 	s.mu.Unlock()
@@ -132,7 +139,7 @@ func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, 
 		delete(s.running, r.rec.ID.Hex())
 		s.mu.Unlock()
 	}()
-	err = r.run(ctx)
+	err = r.run(kept)
 	r.release()
 	for _, st := range r.streams {
 		st.close()
@@ -140,37 +147,48 @@ func (s *Splitter) attempt(ctx context.Context, cancel context.CancelCauseFunc, 
 	for _, session := range r.sessions {
 		session.EndSession(context.WithoutCancel(ctx))
 	}
-	if err != nil {
-		return r.abandon(context.WithoutCancel(ctx), err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if cause := context.Cause(kept); errors.Is(cause, errTakenOver) || errors.Is(cause, errCancelled) {
+		err = cause // not what failed because of it
+	}
+	return r.abandon(context.WithoutCancel(ctx), err)
 }
 
-// begin names the outputs and writes the record; nothing exists before the record does, so that nothing is left that no record tells of.
+// begin names the outputs and writes the record.
 func (r *reshape) begin(ctx context.Context) error {
 	number, err := r.s.cfg.Catalog.NextNumber(ctx)
 	if err != nil {
-		return err
+		return retryable{err}
 	}
 	for i := range r.outputs {
 		r.outputs[i].DB = r.coll.DB
 		r.outputs[i].Physical = catalog.PhysicalName(r.coll.Name, number, 0, i)
 	}
-	r.rec = catalog.Reshape{ID: bson.NewObjectID(), NS: r.coll.NS, Kind: r.kind, Owner: r.s.cfg.Server, Phase: catalog.Copying, Started: time.Now().UTC()}
-	for _, p := range r.inputs {
-		r.rec.Inputs = append(r.rec.Inputs, catalog.RecordedHome{Backend: p.Backend, Physical: p.Physical})
-	}
-	for _, o := range r.outputs {
-		r.rec.Outputs = append(r.rec.Outputs, catalog.RecordedHome{Backend: o.Backend, Physical: o.Physical})
-	}
-	return r.s.cfg.Catalog.InsertReshape(ctx, &r.rec)
+	r.rec, err = r.s.record(ctx, r.coll.NS, r.kind, homesOfParts(r.inputs), homesOfOutputs(r.outputs))
+	return err
 }
 
-// run is the workflow. An error before the flip leaves the old partitions in force.
+// progress notes in the record how far the reshape is.
+func (r *reshape) progress(rec *catalog.Reshape) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec.Documents, rec.Bytes, rec.Total = r.docs, r.bytes, r.total
+}
+
+// run is one attempt from the copy to the flip and what follows it.
 func (r *reshape) run(ctx context.Context) error {
+	// Whoever had the namespace before may have changed it since it was looked at.
+	now, err := r.s.current(ctx, r.coll.NS)
+	if err != nil {
+		return retryable{err}
+	}
+	if versionOf(now) != versionOf(r.coll) {
+		return retryable{errMapMoved(r.coll.NS)}
+	}
 	r.enter("copy")
-	standalone := r.anyStandalone()
-	if standalone {
+	if r.anyStandalone() {
 		return r.runPaused(ctx)
 	}
 	if err := r.openStreams(ctx); err != nil {
@@ -188,6 +206,9 @@ func (r *reshape) run(ctx context.Context) error {
 	}
 	r.enter("verify")
 	if err := r.verify(ctx); err != nil {
+		return err
+	}
+	if err := r.align(ctx); err != nil {
 		return err
 	}
 	r.enter("close")
@@ -220,40 +241,13 @@ func (r *reshape) enter(phase string) {
 	}
 }
 
-// abandon takes back what an attempt made and returns why it failed. If the flip has happened all the same, it rolls forward.
+// abandon takes back what an attempt made and returns why it failed. If the flip has happened all the same, it goes on from there.
 func (r *reshape) abandon(ctx context.Context, why error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	switch flipped, err := r.flipped(ctx); {
-	case err != nil:
-		// Neither side may be dropped; the next start knows.
-		r.s.log.Error().Err(err).Str("ns", r.coll.NS).Msg("it is not known whether a reshape has flipped; it is left for the next start")
-		return why
-	case flipped:
-		return r.retire(ctx)
-	}
-	r.s.dropUnnamed(ctx, r.coll.NS, homesOfOutputs(r.outputs))
-	r.removeClosings(ctx)
-	if err := r.s.cfg.Catalog.DeleteReshape(ctx, r.rec.ID); err != nil {
-		r.s.log.Warn().Err(err).Msg("the record of an abandoned reshape is left for the next start")
+	if err := r.s.undo(ctx, r.rec, why); err == nil {
+		return nil
 	}
 	r.s.cfg.Catalog.AppendChange(ctx, r.s.cfg.Server, changeName(r.kind)+".error", r.coll.NS, bson.D{{Key: "reshape", Value: r.rec.ID}, {Key: "errmsg", Value: why.Error()}, {Key: "note", Value: "aborted"}})
 	return why
-}
-
-// flipped reports whether the newest map names the outputs. It asks until it knows or ctx ends.
-func (r *reshape) flipped(ctx context.Context) (bool, error) {
-	for {
-		m, err := r.s.cfg.Catalog.NewestMap(ctx, r.coll.NS)
-		if err == nil {
-			return m.Names(r.outputs[0].Backend, r.outputs[0].Physical), nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return false, err
-		}
-	}
 }
 
 // changeName is the what of config.changelog for a kind.

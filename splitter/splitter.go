@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
@@ -32,10 +33,10 @@ type Config struct {
 	AtPhase func(phase string)
 	// StandalonePause is how long a standalone's writes may be held for a copy; 0 means 10 s.
 	StandalonePause time.Duration
-	// DrainLimit is how long a retired home waits for its last cursor; 0 means 1 h.
-	DrainLimit time.Duration
 	// RetryWindow is how long old homes are remembered; 0 means 30 min.
 	RetryWindow time.Duration
+	// Lease is how long a change that is not renewed is left to its owner, with Margin (10 s and 1 s); Renew is how often it is renewed (2 s).
+	Lease, Renew, Margin time.Duration
 }
 
 func (c *Config) setDefaults() {
@@ -48,22 +49,27 @@ func (c *Config) setDefaults() {
 	def(&c.PauseBudget, time.Second)
 	def(&c.Backoff, time.Second)
 	def(&c.StandalonePause, 10*time.Second)
-	def(&c.DrainLimit, time.Hour)
 	def(&c.RetryWindow, 30*time.Minute)
+	def(&c.Lease, 10*time.Second)
+	def(&c.Renew, 2*time.Second)
+	def(&c.Margin, time.Second)
 	if c.MaxPartitionBytes == 0 {
 		c.MaxPartitionBytes = 50 << 30
 	}
 }
 
-// Splitter changes maps. It is safe for concurrent use; changes of one namespace happen one at a time.
+// Splitter changes maps. It is safe for concurrent use; changes of one namespace happen one at a time, in this process by a lock, among processes by the
+// slot of a record in the catalog. That is for economy: the protocol holds without.
 type Splitter struct {
 	cfg Config
 	log zerolog.Logger
+	// id is this process as the owner of changes.
+	id catalog.ID
 
 	mu    sync.Mutex
 	locks map[string]*nsLock
-	// held are databases whose primary is being changed: locks of their namespaces are not given until the channel is closed.
-	held map[string]chan struct{}
+	// asked are told, by record, that somebody wants a change of this process's to be given up.
+	asked map[catalog.ID]chan struct{}
 	// running are the reshapes of this process by id.
 	running map[string]*reshape
 	// cancels end what reshapes a namespace, also between two attempts.
@@ -74,14 +80,18 @@ type Splitter struct {
 	ctx  context.Context
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+	// closed says that nothing new may begin in the background.
+	closed bool
 }
 
 // New makes a Splitter. It must be closed.
 func New(cfg Config) *Splitter {
 	cfg.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	return &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, locks: map[string]*nsLock{}, held: map[string]chan struct{}{}, running: map[string]*reshape{},
-		cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{}}
+	s := &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, id: bson.NewObjectID(), locks: map[string]*nsLock{}, asked: map[catalog.ID]chan struct{}{},
+		running: map[string]*reshape{}, cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{}}
+	cfg.Catalog.OnReshape(s.hear)
+	return s
 }
 
 // nsLock serialises changes of one namespace's map in this process.
@@ -92,23 +102,7 @@ type nsLock struct {
 
 // lock takes the namespace for a change of its map and returns what gives it back.
 func (s *Splitter) lock(ctx context.Context, ns string) (unlock func(), err error) {
-	return s.take(ctx, ns, false)
-}
-
-// take is lock; the holder of the namespace's database need not wait for himself.
-func (s *Splitter) take(ctx context.Context, ns string, holder bool) (unlock func(), err error) {
-	db, _ := catalog.SplitNS(ns)
 	s.mu.Lock()
-	for s.held[db] != nil && !holder {
-		free := s.held[db]
-		s.mu.Unlock()
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		s.mu.Lock()
-	}
 	l := s.locks[ns]
 	if l == nil {
 		l = &nsLock{ch: make(chan struct{}, 1)}
@@ -135,6 +129,7 @@ func (s *Splitter) take(ctx context.Context, ns string, holder bool) (unlock fun
 // Close ends what runs in the background and waits for it. Retired homes that are not drained yet are left to the next start.
 func (s *Splitter) Close() {
 	s.mu.Lock()
+	s.closed = true
 	for _, cancel := range s.cancels {
 		cancel(errCancelled)
 	}

@@ -81,17 +81,39 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	defer end()
 	beside.Go(func() { store.Run(background) })
 
-	// This process's right to use each backend.
+	// What changes maps.
 	proxy := serverName(cfg.Listen)
+	changes := splitter.New(splitter.Config{
+		Server:            proxy,
+		Backends:          backends,
+		Catalog:           store,
+		Table:             table,
+		Log:               log,
+		MaxPartitionBytes: int64(cfg.MaxPartitionBytes),
+		MonitorEvery:      cfg.Reshape.CheckInterval,
+		PauseBudget:       cfg.Reshape.BurnAfter,
+		Backoff:           cfg.Reshape.BackoffMin,
+		StandalonePause:   cfg.Reshape.StandalonePause,
+		RetryWindow:       cfg.Reshape.RetryWindow,
+		Lease:             cfg.Reshape.Lease,
+		Renew:             cfg.Reshape.LeaseRenew,
+		Margin:            cfg.Reshape.LeaseMargin,
+	})
+	defer changes.Close()
+
+	// This process's right to use each backend.
 	instances := member.New(member.Config{
-		Proxy:    proxy,
-		Backends: backends,
-		Table:    table,
-		Log:      log,
-		Refresh:  store.Refresh,
-		Lease:    cfg.Reshape.Lease,
-		Renew:    cfg.Reshape.LeaseRenew,
-		Margin:   cfg.Reshape.LeaseMargin,
+		Proxy:      proxy,
+		Backends:   backends,
+		Table:      table,
+		Log:        log,
+		Refresh:    store.Refresh,
+		Burn:       changes.Burn,
+		Lease:      cfg.Reshape.Lease,
+		Renew:      cfg.Reshape.LeaseRenew,
+		Margin:     cfg.Reshape.LeaseMargin,
+		Patience:   cfg.Reshape.GateWait,
+		DrainLimit: cfg.Reshape.DrainLimit,
 	})
 	roster := &router.Roster{
 		Backends: backends,
@@ -107,25 +129,6 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	}
 	awaitLeases(ctx, instances, backends, cfg.Reshape.Lease, log)
 
-	// What changes maps. First it ends what an earlier process began.
-	changes := splitter.New(splitter.Config{
-		Server:            proxy,
-		Backends:          backends,
-		Catalog:           store,
-		Table:             table,
-		Log:               log,
-		MaxPartitionBytes: int64(cfg.MaxPartitionBytes),
-		MonitorEvery:      cfg.Reshape.CheckInterval,
-		PauseBudget:       cfg.Reshape.BurnAfter,
-		Backoff:           cfg.Reshape.BackoffMin,
-		StandalonePause:   cfg.Reshape.StandalonePause,
-		DrainLimit:        cfg.Reshape.DrainLimit,
-		RetryWindow:       cfg.Reshape.RetryWindow,
-	})
-	defer changes.Close()
-	if err := changes.Recover(ctx); err != nil {
-		return err
-	}
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
 		return err
 	}

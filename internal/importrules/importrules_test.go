@@ -22,17 +22,18 @@ var mayImport = map[string][]string{
 	"catalog":   {"shardkey", "wire"},
 	"partition": {"shardkey", "catalog"},
 	"backend":   {"wire"},
-	"member":    {"catalog", "partition", "backend", "shardkey", "wire"},
-	"splitter":  {"member", "catalog", "partition", "backend", "shardkey", "wire"},
-	"router":    {"splitter", "member", "catalog", "partition", "backend", "shardkey", "wire"},
-	"admin":     {"router", "splitter", "member", "catalog", "partition", "backend", "shardkey", "wire"},
+	"protocol":  {"catalog", "partition"},
+	"member":    {"protocol", "catalog", "partition", "backend", "shardkey", "wire"},
+	"splitter":  {"member", "protocol", "catalog", "partition", "backend", "shardkey", "wire"},
+	"router":    {"splitter", "member", "protocol", "catalog", "partition", "backend", "shardkey", "wire"},
+	"admin":     {"router", "splitter", "member", "protocol", "catalog", "partition", "backend", "shardkey", "wire"},
 	"config":    {},
 	"fleet":     {},
 	"internal":  {},
 	// What stands outside the flow may use all of it.
-	"cmd":         {"admin", "router", "splitter", "member", "catalog", "partition", "backend", "shardkey", "wire", "config", "fleet"},
-	"integration": {"admin", "router", "splitter", "member", "catalog", "partition", "backend", "shardkey", "wire", "config", "fleet"},
-	"bench":       {"admin", "router", "splitter", "member", "catalog", "partition", "backend", "shardkey", "wire", "config", "fleet"},
+	"cmd":         {"admin", "router", "splitter", "member", "protocol", "catalog", "partition", "backend", "shardkey", "wire", "config", "fleet"},
+	"integration": {"admin", "router", "splitter", "member", "protocol", "catalog", "partition", "backend", "shardkey", "wire", "config", "fleet"},
+	"bench":       {"admin", "router", "splitter", "member", "protocol", "catalog", "partition", "backend", "shardkey", "wire", "config", "fleet"},
 }
 
 // pure packages know no sockets and no driver but its BSON.

@@ -1,0 +1,88 @@
+package splitter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
+)
+
+// finish does what follows a flip, in this order: the floors are raised, the closings go, the record frees its namespace, and, in the background, what the
+// change replaced is dropped once no proxy uses it any more. What fails is tried again in the background; a process that ends leaves it to its successor.
+func (s *Splitter) finish(ctx context.Context, rec *catalog.Reshape) {
+	err := s.settle(ctx, rec)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.wg.Go(func() { s.drain(rec, err) })
+}
+
+// settle is what follows a flip at once.
+func (s *Splitter) settle(ctx context.Context, rec *catalog.Reshape) error {
+	if rec.Phase == catalog.Retiring {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	o := s.owner()
+	if err := o.RaiseFloors(ctx, rec); err != nil {
+		return err
+	}
+	if err := o.Unclose(ctx, rec); err != nil {
+		return err
+	}
+	return s.cfg.Catalog.SwapReshape(ctx, rec, func(n *catalog.Reshape) { n.Phase, n.Slot = catalog.Retiring, n.ID.Hex() })
+}
+
+// drain goes on with what follows a flip until it is done, the record is another's, or this process ends. err is why the first try of settle failed.
+func (s *Splitter) drain(rec *catalog.Reshape, err error) {
+	ctx, done := s.keep(s.ctx, rec, nil)
+	defer done()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
+		if err == nil {
+			err = s.drop(ctx, rec)
+		}
+		if err == nil || errors.Is(err, catalog.ErrReshapeMoved) || ctx.Err() != nil {
+			return
+		}
+		s.log.Warn().Err(err).Str("ns", rec.NS).Str("kind", rec.Kind).Msg("what a change of a map replaced is not dropped yet")
+		if pause(ctx, wait) != nil {
+			return
+		}
+		err = s.settle(ctx, rec)
+	}
+}
+
+// drop waits until nobody uses what a change replaced, and drops it.
+func (s *Splitter) drop(ctx context.Context, rec *catalog.Reshape) error {
+	if err := s.owner().Release(ctx, rec); err != nil {
+		return err
+	}
+	if err := s.dropRecorded(ctx, rec.NS, rec.Inputs); err != nil {
+		return err
+	}
+	return s.cfg.Catalog.DeleteReshape(ctx, rec)
+}
+
+// expire gives indexes of outputs the time after which documents expire, as it is in like.
+func (s *Splitter) expire(ctx context.Context, like []bson.D, outputs []partition.Home) error {
+	var errs []error
+	for _, ix := range like {
+		after := field(ix, "expireAfterSeconds")
+		if after == nil {
+			continue
+		}
+		for _, h := range outputs {
+			_, err := s.run(ctx, h, bson.D{{Key: "collMod", Value: h.Physical},
+				{Key: "index", Value: bson.D{{Key: "name", Value: field(ix, "name")}, {Key: "expireAfterSeconds", Value: after}}}, majority})
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
