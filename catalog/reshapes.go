@@ -27,9 +27,9 @@ const (
 
 // Reshape is the record of one change of a map that closes gates: a reshape, or one that copies nothing.
 type Reshape struct {
-	ID ID `bson:"_id"`
-	// Slot is what at most one record may have: the namespace until the change is retiring, the record's own id from then on.
-	Slot    string         `bson:"slot"`
+	ID ID `bson:"reshape"`
+	// Slot is what at most one record may have: the namespace until the change is retiring, the reshape's id from then on.
+	Slot    string         `bson:"_id"`
 	NS      string         `bson:"ns"`
 	Kind    string         `bson:"kind"`
 	Inputs  []RecordedHome `bson:"inputs"`
@@ -93,7 +93,7 @@ func (s *Store) InsertReshape(ctx context.Context, r *Reshape) error {
 
 // mine matches a record as its owner knows it. Renewals and Cancel are not part of it: they change beside the swaps.
 func mine(r *Reshape) bson.D {
-	return bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}, {Key: "phase", Value: r.Phase}}
+	return bson.D{{Key: "_id", Value: r.Slot}, {Key: "reshape", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}, {Key: "phase", Value: r.Phase}}
 }
 
 // SwapReshape changes a record if owner, epoch and phase are still what r says, and then r itself. Otherwise it is ErrReshapeMoved. A swap whose
@@ -101,7 +101,10 @@ func mine(r *Reshape) bson.D {
 func (s *Store) SwapReshape(ctx context.Context, r *Reshape, change func(*Reshape)) error {
 	next := *r
 	change(&next)
-	set := bson.D{{Key: "slot", Value: next.Slot}, {Key: "owner", Value: next.Owner}, {Key: "server", Value: next.Server}, {Key: "epoch", Value: next.Epoch},
+	if next.Slot != r.Slot {
+		return s.changeSlot(ctx, r, next)
+	}
+	set := bson.D{{Key: "owner", Value: next.Owner}, {Key: "server", Value: next.Server}, {Key: "epoch", Value: next.Epoch},
 		{Key: "phase", Value: next.Phase}, {Key: "endV", Value: next.EndV}, {Key: "closings", Value: next.Closings}, {Key: "outputs", Value: next.Outputs}}
 	res, err := s.db.Collection(reshapesColl).UpdateOne(ctx, mine(r), bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}})
 	if err != nil {
@@ -114,11 +117,27 @@ func (s *Store) SwapReshape(ctx context.Context, r *Reshape, change func(*Reshap
 	return nil
 }
 
+// changeSlot gives up a record's slot: the record is there under its next slot before it goes from the one it had. Whoever finds both does the same again.
+func (s *Store) changeSlot(ctx context.Context, r *Reshape, next Reshape) error {
+	if _, err := s.db.Collection(reshapesColl).InsertOne(ctx, next); err != nil && !mongo.IsDuplicateKeyError(err) {
+		return fmt.Errorf("change the record of a reshape: %w", err)
+	}
+	res, err := s.db.Collection(reshapesColl).DeleteOne(ctx, mine(r))
+	if err != nil {
+		return fmt.Errorf("change the record of a reshape: %w", err)
+	}
+	if res.DeletedCount == 0 {
+		return ErrReshapeMoved
+	}
+	*r = next
+	return nil
+}
+
 // RenewReshape is the owner's sign of life, with how far it is for people to read. It reports whether somebody asks for the reshape to be given up.
 func (s *Store) RenewReshape(ctx context.Context, r *Reshape) (cancel bool, err error) {
 	var now Reshape
 	err = s.db.Collection(reshapesColl).FindOneAndUpdate(ctx,
-		bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}},
+		bson.D{{Key: "reshape", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}},
 		bson.D{{Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}, {Key: "$set", Value: bson.D{
 			{Key: "documents", Value: r.Documents}, {Key: "bytes", Value: r.Bytes}, {Key: "total", Value: r.Total}}}},
 		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&now)
@@ -133,14 +152,14 @@ func (s *Store) RenewReshape(ctx context.Context, r *Reshape) (cancel bool, err 
 
 // CancelReshapes asks the owners of a namespace's reshapes to give up those that have not closed their gates yet.
 func (s *Store) CancelReshapes(ctx context.Context, ns string) error {
-	_, err := s.db.Collection(reshapesColl).UpdateMany(ctx, bson.D{{Key: "slot", Value: ns}, {Key: "phase", Value: Copying}},
+	_, err := s.db.Collection(reshapesColl).UpdateMany(ctx, bson.D{{Key: "_id", Value: ns}, {Key: "phase", Value: Copying}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "cancel", Value: true}}}})
 	return err
 }
 
 // DeleteReshape forgets a record of that owner and epoch that has left nothing to do; one that somebody else has taken over is left alone.
 func (s *Store) DeleteReshape(ctx context.Context, r *Reshape) error {
-	_, err := s.db.Collection(reshapesColl).DeleteOne(ctx, bson.D{{Key: "_id", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}})
+	_, err := s.db.Collection(reshapesColl).DeleteMany(ctx, bson.D{{Key: "reshape", Value: r.ID}, {Key: "owner", Value: r.Owner}, {Key: "epoch", Value: r.Epoch}})
 	return err
 }
 
@@ -155,14 +174,4 @@ func (s *Store) Reshapes(ctx context.Context) ([]Reshape, error) {
 		return nil, fmt.Errorf("read the records of reshapes: %w", err)
 	}
 	return all, nil
-}
-
-// ensureSlots makes the index that lets a slot be taken once.
-func (s *Store) ensureSlots(ctx context.Context) error {
-	_, err := s.db.Collection(reshapesColl).Indexes().CreateOne(ctx, mongo.IndexModel{
-		Keys: bson.D{{Key: "slot", Value: 1}}, Options: options.Index().SetName("slot").SetUnique(true)})
-	if err != nil {
-		return fmt.Errorf("make the index of the records of reshapes: %w", err)
-	}
-	return nil
 }

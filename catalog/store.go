@@ -63,9 +63,6 @@ func Open(ctx context.Context, client *mongo.Client, log zerolog.Logger) (*Store
 	if err := s.ensureClusterID(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.ensureSlots(ctx); err != nil {
-		return nil, err
-	}
 	return s, s.Refresh(ctx)
 }
 
@@ -148,9 +145,16 @@ func (s *Store) readMaps(ctx context.Context, next *Snapshot) error {
 }
 
 // NewestMap reads the newest map of a namespace from the catalog, past the snapshot and linearizably: a primary that has been deposed without
-// knowing it yet does not answer. It is nil if there is none. Whoever is about to drop a physical collection asks this, right before.
+// knowing it yet does not answer. It is nil if there is none; otherwise the snapshot has it then, too. Whoever is about to drop a physical collection asks this, right before.
 func (s *Store) NewestMap(ctx context.Context, ns string) (*Map, error) {
-	return s.findMap(ctx, bson.D{{Key: "_id.ns", Value: ns}}, options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}}))
+	m, err := s.findMap(ctx, bson.D{{Key: "_id.ns", Value: ns}}, options.FindOne().SetSort(bson.D{{Key: "_id.v", Value: -1}}))
+	if err != nil || m == nil {
+		return nil, err
+	}
+	if db, _ := SplitNS(ns); s.Snapshot().Databases[db] != nil && s.knows(m) {
+		err = s.adopt(m) // gates may wait for it
+	}
+	return m, err
 }
 
 // RefreshMap takes the newest map of one namespace into the snapshot.
@@ -162,10 +166,7 @@ func (s *Store) RefreshMap(ctx context.Context, ns string) error {
 	if db, _ := SplitNS(ns); s.Snapshot().Databases[db] == nil || m != nil && !s.knows(m) {
 		return s.Refresh(ctx)
 	}
-	if m == nil {
-		return nil
-	}
-	return s.adopt(m)
+	return nil
 }
 
 // knows reports whether the snapshot has all backends that a map names.
@@ -184,8 +185,12 @@ func (s *Store) MapAt(ctx context.Context, ns string, v int64) (*Map, error) {
 	return s.findMap(ctx, bson.D{{Key: "_id", Value: mapID{ns, v}}}, options.FindOne())
 }
 
-// linearizableWait bounds a linearizable read, which waits for a majority.
-const linearizableWait = 10 * time.Second
+const (
+	// linearizableWait bounds a linearizable read, which waits for a majority.
+	linearizableWait = 5 * time.Second
+	// insertWait bounds the insert of a map, for which gates are closed. One whose answer is late is found out about by reading.
+	insertWait = 2 * time.Second
+)
 
 func (s *Store) findMap(ctx context.Context, filter bson.D, o *options.FindOneOptionsBuilder) (*Map, error) {
 	ctx, cancel := context.WithTimeout(ctx, linearizableWait)
@@ -238,7 +243,9 @@ func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 	if err := m.Check(); err != nil {
 		return err
 	}
-	_, err := s.db.Collection(mapsColl).InsertOne(ctx, encodeMap(m))
+	wctx, cancel := context.WithTimeout(ctx, insertWait)
+	_, err := s.db.Collection(mapsColl).InsertOne(wctx, encodeMap(m))
+	cancel()
 	if err != nil && !mongo.IsDuplicateKeyError(err) {
 		return fmt.Errorf("insert map %s v%d: %w", m.NS, m.V, err)
 	}

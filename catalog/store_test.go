@@ -140,8 +140,15 @@ func TestStoreFleet(t *testing.T) {
 	if err := errors.Join(store.RemoveBackend(ctx, "b1"), store.DropDatabase(ctx, "Shop")); err != nil {
 		t.Fatal(err)
 	}
-	if s := store.Snapshot(); len(s.Backends)+len(s.Databases) != 0 {
+	if s := store.Snapshot(); len(s.Backends) != 0 || s.Database("Shop") != nil {
 		t.Errorf("left: %v %v", s.Backends, s.Databases)
+	}
+	// A database that comes back has its former primary: another process may still know that one.
+	if err := store.CreateDatabase(ctx, "Shop", "b2"); err != nil {
+		t.Fatal(err)
+	}
+	if d := store.Snapshot().Database("Shop"); d == nil || d.Primary != "b1" {
+		t.Errorf("back: %+v", d)
 	}
 }
 

@@ -79,7 +79,7 @@ func TestMapOfFlip(t *testing.T) {
 		{"merge all", []int{0, 1, 2, 3}, func(*partition.Collection) []output { return []output{{home(0), shardkey.Range{}}} }, 1},
 	} {
 		coll := sharded(t, 4)
-		r := &reshape{s: &Splitter{cfg: Config{RetryWindow: 30 * time.Minute}}, kind: c.kind, coll: coll, outputs: c.outputs(coll)}
+		r := &reshape{s: &Splitter{cfg: Config{RetryWindow: 30 * time.Minute}}, kind: c.kind, coll: coll, outputs: c.outputs(coll), rec: &catalog.Reshape{ID: bson.NewObjectID()}}
 		kept := map[string]catalog.Partition{}
 		for i, p := range coll.Map.Partitions {
 			kept[p.Physical] = coll.Map.Partitions[i]

@@ -15,22 +15,22 @@ import (
 // takeOvers looks again and again, until ctx ends, for records that their owners do not renew any more, and takes them over: a record of which nothing has
 // changed for a lease and a margin, by this process's own clock.
 func (s *Splitter) takeOvers(ctx context.Context) {
-	seen := map[catalog.ID]sighting{}
+	seen := map[string]sighting{}
 	for pause(ctx, s.cfg.Renew/2) == nil {
 		now := time.Now()
 		all, err := s.cfg.Catalog.Reshapes(ctx)
 		if err != nil {
 			continue
 		}
-		there := map[catalog.ID]bool{}
+		there := map[string]bool{}
 		for i := range all {
 			rec := &all[i]
-			there[rec.ID] = true
+			there[rec.Slot] = true
 			at := sighting{rec.Owner, rec.Epoch, rec.Renewals, rec.Phase, now}
-			if old, ok := seen[rec.ID]; ok && old.same(at) {
+			if old, ok := seen[rec.Slot]; ok && old.same(at) {
 				at.since = old.since
 			}
-			seen[rec.ID] = at
+			seen[rec.Slot] = at
 			if rec.Owner == s.id || now.Sub(at.since) < s.cfg.Lease+s.cfg.Margin {
 				continue
 			}
