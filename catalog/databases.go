@@ -54,6 +54,20 @@ func (s *Store) all(ctx context.Context, coll string, rows any) error {
 	return nil
 }
 
+// LookupDatabase takes a database that the catalog has into the snapshot. One that does not exist is no error.
+func (s *Store) LookupDatabase(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, linearizableWait)
+	defer cancel()
+	n, err := s.db.Collection(databasesColl).CountDocuments(ctx, bson.D{{Key: "_id", Value: name}}, options.Count().SetLimit(1))
+	if err != nil {
+		return fmt.Errorf("look for database %s: %w", name, err)
+	}
+	if n == 0 {
+		return nil
+	}
+	return s.Refresh(ctx)
+}
+
 // CreateDatabase registers a database with its primary backend. One that exists keeps its primary, which is no error; a name that differs from an
 // existing one only in case is 13297 DatabaseDifferCase.
 func (s *Store) CreateDatabase(ctx context.Context, name, primary string) error {

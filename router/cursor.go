@@ -70,6 +70,8 @@ type cursor struct {
 type cursors struct {
 	mu   sync.Mutex
 	byID map[int64]*cursor
+	// condemned are the ids of cursors that this proxy has killed of itself.
+	condemned map[int64]bool
 }
 
 // hold counts the parts' gates for the drain while a cursor lives.
@@ -113,6 +115,8 @@ func (cs *cursors) take(q *Request, id int64, ns string) (*cursor, error) {
 	defer cs.mu.Unlock()
 	c := cs.byID[id]
 	switch {
+	case c == nil && cs.condemned[id], c != nil && c.killed && cs.condemned[id]:
+		return nil, wire.Errorf(wire.CursorKilled, "cursor id %d was killed: its partition was replaced long ago, or this proxy was cut off from its backend", id)
 	case c == nil:
 		return nil, wire.Errorf(wire.CursorNotFound, "cursor id %d not found", id)
 	case c.ns != ns:

@@ -66,7 +66,11 @@ func (r *Router) create(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, err
 	}
 	ns := q.DB + "." + name
-	if c := r.cfg.Table.View().Collection(ns); c != nil && c.Dropped() {
+	c, err := r.lookup(ctx, ns)
+	if err != nil {
+		return Reply{}, err
+	}
+	if c != nil && c.Dropped() {
 		if err := r.cfg.Reshaper.Create(ctx, ns, createOptions(q.Msg.Body)); err != nil {
 			return Reply{}, err
 		}
@@ -111,7 +115,10 @@ func (r *Router) drop(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, err
 	}
 	ns := q.DB + "." + name
-	c := r.cfg.Table.View().Collection(ns)
+	c, err := r.lookup(ctx, ns)
+	if err != nil {
+		return Reply{}, err
+	}
 	if c == nil {
 		return Reply{Body: bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendDoubleElement(
 			bsoncore.AppendStringElement(nil, "info", "database does not exist"), "ok", 1)))}, nil
@@ -194,6 +201,9 @@ func (r *Router) dropDatabase(ctx context.Context, q *Request) (Reply, error) {
 	}
 	if q.DB == "config" || q.DB == "admin" {
 		return Reply{}, wire.Errorf(wire.IllegalOperation, "Cannot drop '%s' database", q.DB)
+	}
+	if err := r.cfg.Catalog.Refresh(ctx); err != nil {
+		return Reply{}, err
 	}
 	view := r.cfg.Table.View()
 	d := view.Catalog.Database(q.DB)

@@ -143,6 +143,20 @@ func showsPhysical(reply bson.Raw) bool {
 }
 
 // collections lists the database through the driver's helper, sorted.
+// gone waits until a backend has no collection that matches: what a map names no more is dropped once nobody uses it.
+func (w *ddlWorld) gone(id string, filter bson.D) {
+	w.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		names, err := w.on(id).ListCollectionNames(context.Background(), filter)
+		if err == nil && len(names) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("%s still has %v (%v)", id, names, err)
+		}
+	}
+}
+
 func (w *ddlWorld) collections(filter bson.D) []string {
 	w.t.Helper()
 	names, err := w.client.Database(w.db).ListCollectionNames(context.Background(), filter)

@@ -38,6 +38,12 @@ func (r *Router) pass(ctx context.Context, ns string, mode partition.Mode, check
 	f func(*partition.Collection, []*partition.Part) error) error {
 	for {
 		c := r.cfg.Table.View().Collection(ns)
+		if c == nil || c.Absent != nil {
+			var err error
+			if c, err = r.lookup(ctx, ns); err != nil {
+				return err
+			}
+		}
 		if checkViews {
 			if err := r.checkView(ctx, c); err != nil {
 				return err

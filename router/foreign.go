@@ -47,7 +47,10 @@ func (r *Router) foreignHome(ctx context.Context, backend, stage, ns string) (*p
 	if db == "config" {
 		return nil, "", wire.Errorf(wire.CommandNotSupported, "%s names '%s': the database 'config' is served by the proxy and cannot be joined", stage, ns)
 	}
-	c := r.cfg.Table.View().Collection(ns)
+	c, err := r.lookup(ctx, ns)
+	if err != nil {
+		return nil, "", err
+	}
 	switch {
 	case c == nil:
 		return nil, coll, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -102,13 +103,24 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	defer changes.Close()
 
 	// This process's right to use each backend.
+	var served atomic.Pointer[router.Router] // made below; nothing is open before
 	instances := member.New(member.Config{
-		Proxy:      proxy,
-		Backends:   backends,
-		Table:      table,
-		Log:        log,
-		Refresh:    store.Refresh,
-		Burn:       changes.Burn,
+		Proxy:    proxy,
+		Backends: backends,
+		Table:    table,
+		Log:      log,
+		Refresh:  store.Refresh,
+		Burn:     changes.Burn,
+		Lost: func(ctx context.Context, backendID string) {
+			if r := served.Load(); r != nil {
+				r.LeaseLost(ctx, backendID)
+			}
+		},
+		Overdue: func(homes []partition.Home) {
+			if r := served.Load(); r != nil {
+				r.DrainOverdue(homes)
+			}
+		},
 		Lease:      cfg.Reshape.Lease,
 		Renew:      cfg.Reshape.LeaseRenew,
 		Margin:     cfg.Reshape.LeaseMargin,
@@ -150,6 +162,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		RemoveBackend:  roster.Remove,
 		RetryWindow:    cfg.Reshape.RetryWindow,
 	})
+	served.Store(requests)
 	l, err := listen(cfg)
 	if err != nil {
 		return err

@@ -1,0 +1,36 @@
+package router
+
+import (
+	"context"
+	"slices"
+
+	"github.com/shardway/shardway/partition"
+)
+
+// LeaseLost ends what this proxy has open at a backend whose lease it has lost: what it began under the old instance is another's to answer for. A getMore
+// for one of its cursors is 237 CursorKilled from then on.
+func (r *Router) LeaseLost(_ context.Context, backendID string) {
+	r.cursors.condemn(func(p *partition.Part) bool { return p.Backend == backendID })
+}
+
+// DrainOverdue ends the cursors on homes that the newest map does not name and that were to be drained by now: 237.
+func (r *Router) DrainOverdue(homes []partition.Home) {
+	r.cursors.condemn(func(p *partition.Part) bool { return slices.Contains(homes, p.Home) })
+}
+
+// maxCondemned bounds the ids that are remembered of cursors that this proxy has killed.
+const maxCondemned = 10000
+
+// condemn kills the cursors that use a part that at accepts, and remembers their ids for those who ask for more.
+func (cs *cursors) condemn(at func(*partition.Part) bool) {
+	cs.killWhere(func(c *cursor) bool {
+		if !slices.ContainsFunc(c.held, at) {
+			return false
+		}
+		if cs.condemned == nil || len(cs.condemned) >= maxCondemned {
+			cs.condemned = map[int64]bool{}
+		}
+		cs.condemned[c.id] = true
+		return true
+	})
+}
