@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -26,6 +27,9 @@ type Request struct {
 	Host string
 	// Deadline, when not zero, ends the request like ctx's deadline does. It costs less than a context.
 	Deadline time.Time
+	// Shape, when not zero, says that the request is short as far as can be told (one document, outside of a transaction, no cursor left open) and so
+	// may share a connection with others. Requests of one shape do the same kind of thing: how long they take is learned from one another.
+	Shape Shape
 }
 
 // Reply is what a server answered.
@@ -46,15 +50,31 @@ func (r *Reply) Release() {
 	}
 }
 
-// Call is a request that was sent and whose reply was not read yet. It has its connection for itself
-// and must be ended by either Wait or Abandon, after which it must not be touched. For one goroutine.
+// Call is a request that was sent and whose reply was not read yet. It must be ended by either Wait or Abandon, after which it must not be
+// touched. For one goroutine.
 type Call struct {
+	// Static while the call is in flight.
 	c        *conn
 	id       int32
+	shape    Shape         // 0: nothing is learned from it
+	sent     time.Duration // when, by now()
 	ctx      context.Context
 	deadline time.Time
-	stop     func() bool // of what cuts the connection when ctx ends; nil when ctx cannot end
+	line     *Line       // what interrupts the call when ctx ends; or
+	stop     func() bool // what ends the registration for that; neither when ctx cannot end
+	wake     chan struct{}
+
+	// Guarded by c.mu.
+	waits, leads bool // its goroutine waits to be woken; reads for all
+	interrupted  bool // ctx has ended
+	abandoned    bool // nobody waits for it; whoever gets its reply drops it
+	done         bool // what follows is set
+	buf          *wire.Buffer
+	body         []byte
+	err          error
 }
+
+var calls = sync.Pool{New: func() any { return &Call{wake: make(chan struct{}, 1)} }}
 
 // Start sends a request and returns when it is written. ctx's end cuts the connection, then and while
 // waiting for the reply. What provably did not leave is tried again, on another server if need be,
@@ -76,7 +96,7 @@ func (b *Backend) Start(ctx context.Context, req Request) (*Call, error) {
 				return nil, err
 			}
 		}
-		call, sent, err := b.try(ctx, addr, req.Message, deadline, &until)
+		call, sent, err := b.try(ctx, addr, &req, deadline, &until)
 		if err == nil {
 			return call, nil
 		}
@@ -90,12 +110,17 @@ func (b *Backend) Start(ctx context.Context, req Request) (*Call, error) {
 }
 
 // try makes one attempt at one server.
-func (b *Backend) try(ctx context.Context, addr address.Address, msg []byte, deadline time.Time, until *time.Time) (*Call, bool, error) {
+func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, deadline time.Time, until *time.Time) (*Call, bool, error) {
 	p := b.poolFor(addr)
 	if p == nil {
 		return nil, false, errClosed
 	}
-	c := p.take()
+	shape := req.Shape
+	if !req.Deadline.IsZero() || len(req.Message) > maxShared {
+		shape = 0
+	}
+	at := now()
+	c := p.choose(shape, at)
 	if c == nil {
 		if until.IsZero() {
 			*until = time.Now().Add(b.cfg.SelectionTimeout)
@@ -104,8 +129,9 @@ func (b *Backend) try(ctx context.Context, addr address.Address, msg []byte, dea
 		if c, err = p.get(ctx, sooner(*until, deadline)); err != nil {
 			return nil, false, err
 		}
+		p.mark(c, shape)
 	}
-	call, sent, err := c.start(ctx, msg, deadline)
+	call, sent, err := c.start(ctx, req.Message, shape, at, deadline)
 	if err != nil {
 		b.broken(c, err, ctx.Err() == nil)
 		if until.IsZero() {
@@ -115,27 +141,34 @@ func (b *Backend) try(ctx context.Context, addr address.Address, msg []byte, dea
 	return call, sent, err
 }
 
-// start writes msg and makes the connection's call.
-func (c *conn) start(ctx context.Context, msg []byte, deadline time.Time) (*Call, bool, error) {
-	if err := c.arm(deadline); err != nil {
-		return nil, false, err
+// start writes msg and makes its call.
+func (c *conn) start(ctx context.Context, msg []byte, shape Shape, at time.Duration, deadline time.Time) (*Call, bool, error) {
+	if shape == 0 { // the connection is its own
+		if err := c.arm(deadline); err != nil {
+			return nil, false, err
+		}
 	}
-	k := &c.call
-	*k = Call{c: c, ctx: ctx, deadline: deadline}
-	if ctx.Done() != nil {
-		k.stop = context.AfterFunc(ctx, c.cutFunc)
+	k := calls.Get().(*Call)
+	*k = Call{c: c, ctx: ctx, shape: shape, sent: at, deadline: deadline, wake: k.wake}
+	if line, ok := ctx.(*Line); ok && line.watch(k) {
+		k.line = line
+	} else if ctx.Done() != nil {
+		k.stop = context.AfterFunc(ctx, k.interrupt)
 	}
-	id, sent, err := c.write(msg)
+	sent, err := c.send(k, msg)
 	if err != nil {
 		k.release()
 		return nil, sent, err
 	}
-	k.id = id
 	return k, true, nil
 }
 
-// release stops what would cut the connection; false when it has been cut or is about to be.
+// release has ctx's end mean nothing to the call any more; false when it may be being interrupted at this moment.
 func (k *Call) release() bool {
+	if k.line != nil {
+		k.line.unwatch()
+		k.line = nil
+	}
 	stop := k.stop
 	k.stop = nil
 	return stop == nil || stop()
@@ -164,13 +197,21 @@ func (b *Backend) giveUp(ctx context.Context, req *Request, addr address.Address
 	return nil
 }
 
-// Wait reads the reply. After it the Call is gone. The error is a *LostError.
+// Wait waits for the reply. After it the Call is gone. The error is a *LostError.
 func (k *Call) Wait() (Reply, error) {
 	c, ctx, deadline := k.c, k.ctx, k.deadline
 	b := c.pool.b
-	buf, body, err := c.read(k.id)
-	whole := k.release()
-	k.c, k.ctx = nil, nil
+	orphans := c.receive(k)
+	mine := k.release()
+	if !k.done { // given up; the call stays in the queue until its reply comes
+		b.stats.lost.Add(1)
+		return Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, ctx.Err())
+	}
+	buf, body, err := k.buf, k.body, k.err
+	k.c, k.ctx, k.buf, k.body, k.err = nil, nil, nil, nil, nil
+	if mine {
+		calls.Put(k)
+	}
 	if err != nil {
 		b.stats.lost.Add(1)
 		b.broken(c, err, ctx.Err() == nil)
@@ -181,20 +222,29 @@ func (k *Call) Wait() (Reply, error) {
 		b.stateChange(c, body)
 		reply.Body = Cloak(body)
 	}
-	if whole {
-		c.pool.put(c)
-	} else {
-		c.pool.discard(c)
-	}
+	c.pool.release(c, 1+orphans)
 	return reply, nil
 }
 
-// Abandon gives the call up without its reply: the connection is closed, the request may still run.
+// Abandon gives the call up without its reply, which is dropped when it comes. A connection of its own is closed; the request may still run.
 func (k *Call) Abandon() {
+	k.interrupt()
 	c := k.c
-	k.release()
-	k.c, k.ctx = nil, nil
-	c.pool.discard(c)
+	orphans := c.receive(k)
+	mine := k.release()
+	if !k.done {
+		return
+	}
+	if k.err == nil {
+		k.buf.Release()
+		c.pool.release(c, 1+orphans)
+	} else {
+		c.pool.discard(c)
+	}
+	if mine {
+		*k = Call{wake: k.wake}
+		calls.Put(k)
+	}
 }
 
 // Do sends a request and reads its reply: Start and Wait.

@@ -3,10 +3,9 @@ package backend
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,29 +18,51 @@ import (
 // past is a deadline that has passed at any time: it ends whatever read or write is under way.
 var past = time.Unix(1, 0)
 
-// conn is one connection to a server of the fleet, handshaken and authenticated. It belongs to one
-// request at a time.
+// conn is one connection to a server of the fleet, handshaken and authenticated. Requests are written and answered in order (exchange.go); whether it
+// has one request at a time or several is the pool's decision (share.go).
 type conn struct {
 	// Static after dial.
-	pool    *pool
-	raw     net.Conn // the socket
-	nc      net.Conn // what is read and written: raw, or TLS over it
-	reader  *wire.Reader
-	desc    description.Server
-	gen     uint64
-	cutFunc func() // cut, bound once
+	pool *pool
+	raw  net.Conn // the socket
+	nc   net.Conn // what is read and written: raw, or TLS over it
+	desc description.Server
+	gen  uint64
 
-	// Owned by the request that has the connection, or guarded by pool.mu while idle.
-	nextID    int32
-	deadline  bool // a deadline is set on nc
+	// Guarded by pool.mu.
 	idleSince int64
-	call      Call
+	users     int  // requests that have it
+	shared    bool // short requests share it
+	slow      bool // it was given to a request of a shape that waits
 
-	closed atomic.Bool
+	// Guarded by mu, which is not held over a system call.
+	mu       sync.Mutex
+	nextID   int32
+	queue    queue        // the calls that were sent or are about to be, in the order of their replies
+	out      *wire.Buffer // requests that wait for the writer; nil when there are none
+	writing  bool         // a goroutine writes, or is about to
+	reading  bool         // a goroutine reads, and owns in
+	in       inbox
+	orphans  int   // replies to abandoned calls that came, and for which the pool still counts a user
+	deadline bool  // a deadline is set on nc
+	failure  error // why the connection is of no use any more
+
+	// progress is when the last reply came, or when the first of the requests that are in flight was sent; by now().
+	progress atomic.Int64
+	dying    atomic.Bool // cut, whoever reads or writes
+	closed   atomic.Bool
 }
 
+// began is what now counts from.
+var began = time.Now()
+
+// now is a clock that costs little to read and store.
+func now() time.Duration { return time.Since(began) }
+
 // cut ends the read or write under way on the connection, from any goroutine; it is of no use afterwards.
-func (c *conn) cut() { _ = c.nc.SetDeadline(past) }
+func (c *conn) cut() {
+	c.dying.Store(true)
+	_ = c.nc.SetDeadline(past)
+}
 
 func (c *conn) close() {
 	if c.closed.CompareAndSwap(false, true) {
@@ -56,44 +77,6 @@ func (c *conn) arm(deadline time.Time) error {
 	}
 	c.deadline = !deadline.IsZero()
 	return c.nc.SetDeadline(deadline)
-}
-
-// write sends msg as the next request of the connection: it puts the request id in place and returns it.
-// With an error, sent reports whether any byte may have left.
-func (c *conn) write(msg []byte) (id int32, sent bool, err error) {
-	c.nextID++
-	if c.nextID < 0 {
-		c.nextID = 1
-	}
-	wire.SetRequestID(msg, c.nextID)
-	n, err := c.nc.Write(msg)
-	if err != nil {
-		return 0, n > 0 || c.nc != c.raw, err // TLS does not say what left
-	}
-	return c.nextID, true, nil
-}
-
-// read reads the reply to the request id and returns its buffer and, within it, its body document.
-// Whoever gets the buffer releases it.
-func (c *conn) read(id int32) (*wire.Buffer, []byte, error) {
-	m, err := c.reader.ReadMessage()
-	if err != nil {
-		var fatal *wire.FatalError
-		if errors.As(err, &fatal) {
-			err = fmt.Errorf("%w: %v", errGarbage, err)
-		}
-		return nil, nil, err
-	}
-	if n := c.reader.Buffered(); n > 0 {
-		m.Release()
-		return nil, nil, fmt.Errorf("%w: %d bytes after the reply", errGarbage, n)
-	}
-	body, err := replyBody(m, id)
-	if err != nil {
-		m.Release()
-		return nil, nil, err
-	}
-	return m.Buf, body, nil
 }
 
 // Parts of an OP_MSG.
@@ -133,16 +116,6 @@ func replyBody(m wire.Message, id int32) ([]byte, error) {
 	return body, nil
 }
 
-// readerOnly keeps wire.Reader from taking the socket's raw form: holding a buffer while a reply is
-// awaited is cheaper than the closures of waiting without one.
-type readerOnly struct{ io.Reader }
-
-// prepare makes what reading and cutting need.
-func (c *conn) prepare() {
-	c.reader = wire.NewReader(readerOnly{c.nc})
-	c.cutFunc = c.cut
-}
-
 // dial makes a connection: TCP, TLS, hello, authentication; bounded by the connect timeout, ctx and until.
 func (b *Backend) dial(ctx context.Context, p *pool, until time.Time) (*conn, error) {
 	end := time.Now().Add(b.cfg.ConnectTimeout)
@@ -162,7 +135,6 @@ func (b *Backend) dial(ctx context.Context, p *pool, until time.Time) (*conn, er
 		c.close()
 		return nil, err
 	}
-	c.prepare()
 	if err := b.handshake.run(ctx, c); err != nil {
 		c.close()
 		return nil, err

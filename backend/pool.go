@@ -42,6 +42,16 @@ type pool struct {
 	// gen is raised when the host was lost; connections of an older generation are not used again.
 	gen    uint64
 	closed bool
+
+	// sharing has the connections that short requests share, as long as they have any (share.go); inFlight counts those requests.
+	sharing  []*conn
+	inFlight int
+	// lastSlow is the last connection that was given to a request of a shape that waits, asked counts such requests.
+	lastSlow *conn
+	asked    uint
+
+	// shapes is what is known of how long requests take; it guards itself.
+	shapes shapes
 }
 
 // waiter is a request that waits for a connection or for the permission to make one.
@@ -82,6 +92,7 @@ func (p *pool) take() *conn {
 		c := p.idle[n-1]
 		p.idle[n-1] = nil
 		p.idle = p.idle[:n-1]
+		c.users = 1
 		p.mu.Unlock()
 		if p.b.tick.Load()-c.idleSince < livenessAfter || c.alive() {
 			return c
@@ -158,7 +169,7 @@ func (p *pool) accept(ctx context.Context, until time.Time, g grant) (*conn, err
 func (p *pool) refuse(g grant) {
 	switch {
 	case g.c != nil:
-		p.put(g.c)
+		p.release(g.c, 1)
 	case g.err == nil:
 		p.mu.Lock()
 		p.dialing--
@@ -208,28 +219,32 @@ func (p *pool) dial(ctx context.Context, until time.Time) (*conn, error) {
 		}
 		return nil, &dialError{err: errors.New("the server was lost while a connection was made"), gen: gen}
 	}
-	c.gen = gen
+	c.gen, c.users = gen, 1
 	p.all[c] = struct{}{}
 	p.b.stats.created.Add(1)
 	return c, nil
 }
 
-// put gives back a connection that is in order: to the first waiter, or to the idle ones.
-func (p *pool) put(c *conn) {
+// release gives a connection that is in order back for n of its users. When they were the last it goes to the first waiter, or to the idle ones.
+func (p *pool) release(c *conn, n int) {
 	p.mu.Lock()
-	if p.closed || c.gen != p.gen {
-		p.dropLocked(c)
-		p.mu.Unlock()
-		return
-	}
-	if p.waiters.Len() > 0 {
-		p.popLocked().ready <- grant{c: c} // buffered; under mu, so that who gives up waiting sees it
-		p.mu.Unlock()
-		return
-	}
-	c.idleSince = p.b.tick.Load()
-	p.idle = append(p.idle, c)
+	p.releaseLocked(c, n)
 	p.mu.Unlock()
+}
+
+func (p *pool) releaseLocked(c *conn, n int) {
+	p.unshareLocked(c, n)
+	switch {
+	case c.users > 0:
+	case p.closed || c.gen != p.gen || c.dying.Load():
+		p.dropLocked(c)
+	case p.waiters.Len() > 0:
+		c.users = 1
+		p.popLocked().ready <- grant{c: c} // buffered; under mu, so that who gives up waiting sees it
+	default:
+		c.idleSince = p.b.tick.Load()
+		p.idle = append(p.idle, c)
+	}
 }
 
 // discard closes a connection in the caller's use that is not in order, and lets a waiter make another.
@@ -240,6 +255,7 @@ func (p *pool) discard(c *conn) {
 }
 
 func (p *pool) dropLocked(c *conn) {
+	p.expelLocked(c)
 	if _, open := p.all[c]; open {
 		delete(p.all, c)
 		p.b.stats.closed.Add(1)
@@ -254,6 +270,7 @@ func (p *pool) clear(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gen++
+	p.sharing, p.lastSlow = nil, nil
 	p.b.stats.cleared.Add(1)
 	p.dropIdleLocked()
 	if cut {

@@ -1,0 +1,246 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/shardway/shardway/wire"
+)
+
+// How a connection is shared. Who sends puts its call at the end of the queue and either writes, or leaves its bytes to whoever is writing. There is no
+// goroutine that reads: of those that wait for replies one leads, reads for all and hands each its reply; when it has its own, the next leads. So a
+// connection with one request in flight costs what it would cost if there were no sharing, and one with many a fraction of the system calls.
+
+// send puts msg on the wire as the call's request. With an error, sent reports whether any byte may have left.
+func (c *conn) send(k *Call, msg []byte) (sent bool, err error) {
+	c.mu.Lock()
+	if err := c.failure; err != nil {
+		c.mu.Unlock()
+		return false, err
+	}
+	if c.nextID++; c.nextID < 0 {
+		c.nextID = 1
+	}
+	k.id = c.nextID
+	wire.SetRequestID(msg, k.id)
+	if c.queue.n == 0 {
+		c.progress.Store(int64(k.sent))
+	}
+	c.queue.push(k)
+	switch {
+	case c.writing: // the writer takes it along
+		c.append(msg)
+		c.mu.Unlock()
+		return true, nil
+	case c.queue.n > 1:
+		// Others are served here. Let whoever is about to send do so first: one write for all.
+		c.append(msg)
+		c.writing = true
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		sent = true // the writes of flush tell those that wait
+	default:
+		c.writing = true
+		c.mu.Unlock()
+		var n int
+		n, err = c.nc.Write(msg)
+		sent = n > 0 || c.nc != c.raw // TLS does not say what left
+		c.mu.Lock()
+		if err != nil {
+			c.failLocked(err)
+		}
+	}
+	c.flushLocked()
+	c.writing = false
+	c.mu.Unlock()
+	return sent, err
+}
+
+func (c *conn) append(msg []byte) {
+	if c.out == nil {
+		c.out = wire.GetBuffer(max(readAtOnce, len(msg)))
+		c.out.B = c.out.B[:0]
+	}
+	c.out.Grow(len(msg))
+	c.out.B = append(c.out.B, msg...)
+}
+
+// flushLocked writes what others have left, until they leave nothing.
+func (c *conn) flushLocked() {
+	for c.out != nil && c.failure == nil {
+		out := c.out
+		c.out = nil
+		c.mu.Unlock()
+		_, err := c.nc.Write(out.B)
+		out.Release()
+		c.mu.Lock()
+		if err != nil {
+			c.failLocked(err)
+		}
+	}
+}
+
+// receive waits for the call's reply, leading where nobody else does. It returns with k.done, or with k.interrupted when the call was given up
+// while others wait on the connection; its reply is then dropped when it comes. orphans counts such replies that have come.
+func (c *conn) receive(k *Call) (orphans int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !k.done {
+		switch {
+		case k.interrupted && c.others() > 0:
+			k.abandoned = true
+			c.queue.abandoned++
+			return 0
+		case !c.reading:
+			c.reading, k.leads = true, true
+			c.leadLocked(k)
+			c.reading, k.leads = false, false
+			c.nextLeader()
+		default:
+			k.waits = true
+			c.mu.Unlock()
+			<-k.wake
+			c.mu.Lock()
+			k.waits = false
+		}
+	}
+	orphans, c.orphans = c.orphans, 0
+	return orphans
+}
+
+// others is how many calls beside one are still waited for.
+func (c *conn) others() int { return c.queue.n - c.queue.abandoned - 1 }
+
+// leadLocked reads and hands out replies until k has its own and no whole one is left.
+func (c *conn) leadLocked(k *Call) {
+	for c.failure == nil {
+		if k.done && c.queue.n == 0 {
+			if !c.in.empty() {
+				c.failLocked(k.refuse(fmt.Errorf("%w: bytes after the reply", errGarbage)))
+			}
+			return
+		}
+		m, ok, err := c.in.next()
+		switch {
+		case ok:
+			err = c.deliverLocked(m, k)
+		case err == nil && (k.done || k.interrupted && c.others() > 0):
+			return
+		case err == nil:
+			want := readAtOnce
+			if c.queue.n > 2 {
+				want = readMany
+			}
+			c.mu.Unlock()
+			err = c.in.read(c.nc, want)
+			c.mu.Lock()
+		}
+		if err != nil && !c.wokenLocked(err) {
+			c.failLocked(err)
+		}
+	}
+}
+
+// refuse gives a call that has its reply an error instead.
+func (k *Call) refuse(err error) error {
+	k.buf.Release()
+	k.buf, k.body, k.err = nil, nil, err
+	return err
+}
+
+// wokenLocked reports whether a read ended only because a leader was to look up, and has the next one wait again.
+func (c *conn) wokenLocked(err error) bool {
+	if !isTimeout(err) || c.deadline || c.dying.Load() || errors.Is(err, errGarbage) {
+		return false
+	}
+	_ = c.nc.SetReadDeadline(time.Time{})
+	return true
+}
+
+// deliverLocked hands a reply to the call at the head of the queue.
+func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
+	if c.queue.n == 0 {
+		m.Release()
+		return fmt.Errorf("%w: a reply that nobody waits for", errGarbage)
+	}
+	k := c.queue.at(0)
+	body, err := replyBody(m, k.id)
+	if err != nil {
+		m.Release()
+		return err
+	}
+	c.queue.pop()
+	at := now()
+	last := time.Duration(c.progress.Swap(int64(at)))
+	if k.shape != 0 {
+		c.pool.shapes.learn(k.shape, at-max(last, k.sent), k.sent < last)
+	}
+	if k.abandoned {
+		m.Release()
+		c.queue.abandoned--
+		c.orphans++
+		return nil
+	}
+	k.buf, k.body, k.done = m.Buf, body, true
+	if k != leader {
+		k.wakeLocked()
+	}
+	return nil
+}
+
+// nextLeader has one of those that wait read.
+func (c *conn) nextLeader() {
+	for i := range c.queue.n {
+		if k := c.queue.at(i); k.waits {
+			k.wakeLocked()
+			return
+		}
+	}
+}
+
+// failLocked ends the connection: every call on it that has no reply yet fails with err.
+func (c *conn) failLocked(err error) {
+	if c.failure == nil {
+		c.failure = err
+	}
+	for c.queue.n > 0 {
+		k := c.queue.pop()
+		k.err, k.done = err, true
+		k.wakeLocked()
+	}
+	c.out.Release()
+	c.out = nil
+}
+
+// wakeLocked ends the call's wait, if it waits.
+func (k *Call) wakeLocked() {
+	if !k.waits {
+		return
+	}
+	k.waits = false
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// interrupt gives the call up: its context has ended. A connection of its own is cut, so that the server hears of it; on a shared one
+// the others go on.
+func (k *Call) interrupt() {
+	c := k.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case k.done || k.interrupted:
+		return
+	case c.others() <= 0:
+		c.cut()
+	case k.leads:
+		_ = c.nc.SetReadDeadline(past)
+	}
+	k.interrupted = true
+	k.wakeLocked()
+}

@@ -1,0 +1,59 @@
+package backend
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Shape identifies a kind of request: a hash of all in it that tells how long it takes (the command, the collection, the fields of its filter) and
+// nothing that does not (values). 0 is none.
+type Shape uint64
+
+const (
+	// waitsFrom is the time to serve a request from which its shape counts as one that waits.
+	waitsFrom = 500 * time.Microsecond
+	// What is kept of a shape stays within these, so that a change is noticed soon.
+	leastKept, mostKept = 20 * time.Microsecond, 4 * waitsFrom
+	// longAlone is what a request that had nobody before it must take to tell that its shape waits: waking a server up takes its time too.
+	longAlone = 5 * time.Millisecond
+
+	shapeSlots = 1024
+)
+
+// shapes remembers, for each shape, about how long a server takes for a request: not its mean, which grows with the load of a server that computes,
+// but about its median as seen between the replies to two requests of which the second was waiting when the first was done. A server that computes answers
+// those in quick succession however much it has to do; one that waits does not. The zero value knows nothing and takes every shape for short.
+type shapes struct {
+	// slots has for each shape the upper half of its hash and the nanoseconds. Shapes that meet in a slot forget each other.
+	slots [shapeSlots]atomic.Uint64
+}
+
+func (s *shapes) slot(k Shape) *atomic.Uint64 { return &s.slots[k%shapeSlots] }
+
+// waits reports whether requests of a shape wait, and so should not be waited for by others.
+func (s *shapes) waits(k Shape) bool {
+	v := s.slot(k).Load()
+	return v>>32 == uint64(k)>>32 && time.Duration(v&(1<<32-1)) >= waitsFrom
+}
+
+// learn notes that a request took so long; queued says that it had been waiting for its turn.
+func (s *shapes) learn(k Shape, took time.Duration, queued bool) {
+	slot := s.slot(k)
+	v := slot.Load()
+	kept := time.Duration(v & (1<<32 - 1))
+	if v>>32 != uint64(k)>>32 {
+		kept = leastKept
+	}
+	switch {
+	case took < kept:
+		kept -= kept / 8
+	case took > longAlone && kept < waitsFrom:
+		kept += kept / 2
+	case queued:
+		kept += kept / 8
+	default:
+		return
+	}
+	kept = min(max(kept, leastKept), mostKept)
+	slot.Store(uint64(k)>>32<<32 | uint64(kept)) // a note that is lost does not matter
+}

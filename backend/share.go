@@ -1,0 +1,151 @@
+package backend
+
+import (
+	"slices"
+	"time"
+)
+
+// Which connection a short request gets. A server that computes answers many requests of one connection as fast as it would those of many
+// connections, or faster: few are best. A server that waits (for other members of its set, or for a disk) serves a connection's requests one after the
+// other all the same, so each needs a connection of its own. Which of the two it is, is learned for each shape of request (shapes.go).
+
+const (
+	// maxShared is the largest message that shares a connection.
+	maxShared = 64 << 10
+	// A connection more is shared for every perConn requests in flight, from fewest to most; from perConnMost requests on each also beyond.
+	perConn, fewest, most = 8, 4, 16
+	perConnMost, mostEver = 32, 64
+	// stalledAfter is how long a connection may go without a reply before new requests avoid it.
+	stalledAfter = 4 * time.Millisecond
+	// probeEvery is which part of the requests of a shape that waits is put behind another one, to learn whether it still does.
+	probeEvery = 64
+)
+
+// choose returns a connection for a request that may start at once: an idle one, or for a shape that is short one that others use. nil says to
+// get one.
+func (p *pool) choose(shape Shape, at time.Duration) *conn {
+	switch {
+	case shape == 0:
+		return p.take()
+	case p.shapes.waits(shape):
+		if c := p.probe(); c != nil {
+			return c
+		}
+	default:
+		if c := p.join(at, false); c != nil {
+			return c
+		}
+		if c := p.take(); c != nil {
+			p.mark(c, shape)
+			return c
+		}
+		return p.join(at, true)
+	}
+	c := p.take()
+	if c != nil {
+		p.mark(c, shape)
+	}
+	return c
+}
+
+// join returns a shared connection, the one with the fewest requests. It returns nil when another one should be shared too; with must
+// only when that one may be made at once.
+func (p *pool) join(at time.Duration, must bool) *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var best, stalled *conn
+	live := 0
+	for _, c := range p.sharing {
+		switch {
+		case at-time.Duration(c.progress.Load()) > stalledAfter:
+			if stalled == nil || c.users < stalled.users {
+				stalled = c
+			}
+		default:
+			live++
+			if best == nil || c.users < best.users {
+				best = c
+			}
+		}
+	}
+	full := len(p.all)+p.dialing >= p.b.cfg.MaxConns
+	switch {
+	case full && p.waiters.Len() > 0 && 2*len(p.sharing) > p.b.cfg.MaxConns:
+		return nil // those that wait for a connection of their own would wait for ever
+	case live < p.width() && len(p.sharing) < mostEver && (!must || p.dialing == 0 && !full):
+		return nil
+	case best == nil:
+		best = stalled
+	}
+	if best != nil {
+		best.users++
+		p.inFlight++
+	}
+	return best
+}
+
+// width is how many connections the short requests that are in flight should share.
+func (p *pool) width() int {
+	n := p.inFlight + 1
+	return min(max(n/perConn, fewest, n/perConnMost), max(most, n/perConnMost), mostEver)
+}
+
+// mark has a connection that was taken for a short request be shared, unless the shape is one that waits.
+func (p *pool) mark(c *conn, shape Shape) {
+	if shape == 0 {
+		return
+	}
+	waits := p.shapes.waits(shape)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case c.gen != p.gen:
+	case waits:
+		c.slow, p.lastSlow = true, c
+	default:
+		c.shared = true
+		c.progress.Store(int64(now()))
+		p.sharing = append(p.sharing, c)
+		p.inFlight++
+	}
+}
+
+// probe returns, now and then, a connection that has one request of a shape that waits.
+func (p *pool) probe() *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	c := p.lastSlow
+	if p.asked%probeEvery != 0 || c == nil || c.users != 1 || !c.slow {
+		return nil
+	}
+	c.users++
+	return c
+}
+
+// unshareLocked takes n users off a connection, and ends its being shared with the last.
+func (p *pool) unshareLocked(c *conn, n int) {
+	c.users -= n
+	if c.shared {
+		p.inFlight -= n
+	}
+	if c.users == 0 {
+		p.expelLocked(c)
+	}
+}
+
+// expelLocked ends a connection's being shared.
+func (p *pool) expelLocked(c *conn) {
+	if c.shared {
+		p.inFlight -= c.users
+		if i := slices.Index(p.sharing, c); i >= 0 {
+			last := len(p.sharing) - 1
+			p.sharing[i], p.sharing[last] = p.sharing[last], nil
+			p.sharing = p.sharing[:last]
+		}
+	}
+	c.shared, c.slow = false, false
+	if p.lastSlow == c {
+		p.lastSlow = nil
+	}
+}
