@@ -24,11 +24,12 @@ func main() {
 	quick := flag.Bool("quick", false, "three short rounds")
 	only := flag.String("only", "", "run the measures whose name contains this")
 	verbose := flag.Bool("v", false, "print what each target gave")
-	profile := flag.String("cpuprofile", "", "write a CPU profile of the proxy under 64 connections of finds to this file")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of the proxy under finds (with -only insert: inserts) to this file")
+	conns := flag.Int("conns", 64, "clients while -cpuprofile runs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	b := &bench{rounds: 5, length: 2 * time.Second, only: *only, verbose: *verbose}
+	b := &bench{rounds: 5, length: 2 * time.Second, only: *only, verbose: *verbose, conns: *conns}
 	if *quick {
 		b.rounds, b.length = 3, 700*time.Millisecond
 	}
@@ -45,6 +46,9 @@ type bench struct {
 	only    string
 	verbose bool
 	procs   *processes
+	// proxyArgs are further arguments of the proxy, conns the clients of a profile.
+	proxyArgs []string
+	conns     int
 }
 
 func (b *bench) run(ctx context.Context, profile string) (err error) {

@@ -23,7 +23,7 @@ func (b *bench) stubWorld(ctx context.Context, competitors bool, stubArgs ...str
 	if err != nil {
 		return w, err
 	}
-	if w.shardway, err = b.procs.shardway(ctx, map[string]string{"a": servers[0].URI(), "stub": "mongodb://" + stub + "/?replicaSet=stub"}); err != nil {
+	if w.shardway, err = b.procs.shardway(ctx, map[string]string{"a": servers[0].URI(), "stub": "mongodb://" + stub + "/?replicaSet=stub"}, b.proxyArgs...); err != nil {
 		return w, err
 	}
 	if err := shard(ctx, w.shardway.addr, "stub", 2*halves); err != nil {

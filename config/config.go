@@ -17,6 +17,7 @@ type Config struct {
 	MaxPartitionBytes Bytes                 `key:"maxPartitionBytes" help:"A partition that grows beyond this is split. Suffixes KB, MB, GB, TB (powers of 1024)."`
 	DrainTimeout      time.Duration         `key:"drainTimeout" help:"How long SIGTERM lets requests in flight go on before their connections are cut."`
 	Log               Log                   `key:"log"`
+	Admin             Admin                 `key:"admin"`
 	TLS               TLS                   `key:"tls"`
 	BackendTLS        BackendTLS            `key:"backendTLS"`
 	Pool              Pool                  `key:"pool"`
@@ -38,6 +39,11 @@ type Log struct {
 	Level       string        `key:"level" help:"The least level that is logged: debug, info, warn, error."`
 	Format      string        `key:"format" help:"json: a JSON object a line. text: for reading in a terminal."`
 	SlowRequest time.Duration `key:"slowRequest" help:"Requests that take at least this long are logged; 0 logs none."`
+}
+
+// Admin is what operators ask over HTTP.
+type Admin struct {
+	Listen string `key:"listen" help:"Address for profiles over HTTP (/debug/pprof/), HOST:PORT. It asks for no password: loopback only. Empty: none."`
 }
 
 // TLS is for the clients' connections.

@@ -20,6 +20,9 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		p.add("listen", "%q is not HOST:PORT", c.Listen)
 	}
+	if _, _, err := net.SplitHostPort(c.Admin.Listen); c.Admin.Listen != "" && err != nil {
+		p.add("admin.listen", "%q is not HOST:PORT", c.Admin.Listen)
+	}
 	if c.MaxPartitionBytes < 1 {
 		p.add("maxPartitionBytes", "must be at least 1 byte")
 	}

@@ -87,6 +87,14 @@ type View struct {
 	plain sync.Map
 }
 
+// Sharded returns the collection ns if it is sharded, nil otherwise. It does not keep ns.
+func (v *View) Sharded(ns []byte) *Collection {
+	if c := v.mapped[string(ns)]; c != nil && c.Sharded() {
+		return c
+	}
+	return nil
+}
+
 // Collection returns how to reach ns. It is nil when the database is not known (reads find nothing
 // there; a write registers the database first).
 func (v *View) Collection(ns string) *Collection {

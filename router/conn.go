@@ -13,6 +13,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -58,7 +59,7 @@ type Conn struct {
 	busy bool // a request is being answered
 	stop bool // close as soon as it is not
 	// ctx ends when the connection does; killing a request ends it too, and serve makes a new one.
-	ctx    context.Context
+	ctx    *backend.Line
 	cancel context.CancelCauseFunc
 	// op is the request that a handler is running, for currentOp; number counts them.
 	op     *Request
@@ -97,7 +98,7 @@ func (r *Router) acceptLoop(ctx context.Context, l net.Listener) error {
 
 func (r *Router) start(ctx context.Context, nc net.Conn) {
 	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, reader: wire.NewReader(nc)}
-	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	c.renew()
 	r.mu.Lock()
 	if r.closing || len(r.conns) >= maxConns {
 		r.mu.Unlock()
@@ -118,6 +119,7 @@ func (c *Conn) run() {
 	began := time.Now()
 	reason, err := c.serve()
 	c.mu.Lock()
+	c.ctx.Close()
 	c.cancel(context.Canceled)
 	metadata := c.metadata
 	c.mu.Unlock()
@@ -167,6 +169,12 @@ func (c *Conn) interruptOp(op *Request, cause error) {
 	}
 }
 
+// renew makes the connection's context.
+func (c *Conn) renew() {
+	ctx, cancel := context.WithCancelCause(c.base)
+	c.ctx, c.cancel = backend.NewLine(ctx), cancel
+}
+
 // begin and end mark the time in which a request is being answered. begin returns its context; end reports whether the connection
 // is to end with it.
 func (c *Conn) begin() context.Context {
@@ -174,7 +182,7 @@ func (c *Conn) begin() context.Context {
 	defer c.mu.Unlock()
 	c.busy = true
 	if c.ctx.Err() != nil && !c.stop { // the last request was killed
-		c.ctx, c.cancel = context.WithCancelCause(c.base)
+		c.renew()
 	}
 	return c.ctx
 }
@@ -282,15 +290,26 @@ func (c *Conn) handle(ctx context.Context, m wire.Message) error {
 }
 
 func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compressor) error {
-	var msg wire.Msg
+	p := points.Get().(*point)
+	p.started(c)
+	q, msg := &p.q, &p.msg
 	var reply Reply
-	q := &Request{Conn: c, Msg: &msg, Started: time.Now()}
-	err := wire.ParseMsg(m, &msg)
+	err := wire.ParseMsg(m, msg)
 	var fatal *wire.FatalError
-	if errors.As(err, &fatal) {
+	if err != nil && errors.As(err, &fatal) {
 		return err
 	}
+	if err == nil && how == wire.NoCompression && p.read(c.r) {
+		told, lost := p.answer(ctx, c, m)
+		if told != nil {
+			lost = c.writeReply(m.Header.RequestID, 0, wire.NoCompression, Reply{}, told)
+		}
+		p.release()
+		return lost
+	}
+	// From here on p is the garbage collector's: a handler may keep the request.
 	if err == nil {
+		q.forget()
 		reply, err = c.r.dispatch(ctx, q)
 	}
 	flags := msg.Flags & wire.ChecksumPresent

@@ -77,6 +77,8 @@ type target struct {
 	Host string
 	// ReadPref is nil for the primary.
 	ReadPref *readpref.ReadPref
+	// Shape, when not 0, lets a short request share a connection.
+	Shape backend.Shape
 }
 
 // call is a message that was sent and whose reply is still to be read.
@@ -101,7 +103,7 @@ func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 		}
 	}
 	var err error
-	c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host})
+	c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host, Shape: t.Shape})
 	return c, err
 }
 

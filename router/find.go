@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router/merge"
 	"github.com/shardway/shardway/shardkey"
@@ -162,6 +163,12 @@ func (r *Router) openOne(ctx context.Context, q *Request, c *partition.Collectio
 		return Reply{}, err
 	}
 	defer got.Release()
+	return r.relayOpen(q, c, parts, got, forever)
+}
+
+// relayOpen relays the reply to a command that may have opened a cursor on parts[0]. It must be called within the gates.
+func (r *Router) relayOpen(q *Request, c *partition.Collection, parts []*partition.Part, got backend.Reply, forever bool) (Reply, error) {
+	p := parts[0]
 	if err := commandError(got.Body); err != nil {
 		return Reply{}, err
 	}

@@ -103,7 +103,13 @@ func relay(body bson.Raw) bson.Raw {
 
 // relayCursor copies a backend's reply that holds a cursor, with our id and the client's namespace.
 func relayCursor(body bson.Raw, id int64, ns string) bson.Raw {
-	dst := make([]byte, 4, len(body)+len(ns))
+	return appendRelayedCursor(make([]byte, 0, len(body)+len(ns)), body, id, ns)
+}
+
+// appendRelayedCursor appends what relayCursor returns.
+func appendRelayedCursor(dst []byte, body bson.Raw, id int64, ns string) []byte {
+	start := len(dst)
+	dst = append(dst, 0, 0, 0, 0)
 	rem := body[4:]
 	for len(rem) > 1 {
 		elem, rest, ok := bsoncore.ReadElement(rem)
@@ -119,7 +125,7 @@ func relayCursor(body bson.Raw, id int64, ns string) bson.Raw {
 			dst = append(dst, elem...)
 		}
 	}
-	return closeDocument(dst, 0)
+	return closeDocument(dst, start)
 }
 
 func appendCursor(dst, cur []byte, id int64, ns string) []byte {

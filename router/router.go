@@ -48,7 +48,9 @@ type Router struct {
 	cfg      Config
 	log      zerolog.Logger
 	commands map[string]*Command
-	started  time.Time
+	// findCommand is find's row.
+	findCommand *Command
+	started     time.Time
 	// processID is hello's topologyVersion.processId.
 	processID bson.ObjectID
 
@@ -103,6 +105,7 @@ func New(cfg Config) *Router {
 		"$currentOp": r.aggregateCurrentOp, "$shardedDataDistribution": r.aggregateDistribution,
 	}
 	r.commands = joinTables(r)
+	r.findCommand = r.commands["find"]
 	ctx, stop := context.WithCancel(context.Background())
 	r.stopSweep, r.sweepDone = stop, make(chan struct{})
 	go func() {

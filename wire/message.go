@@ -326,6 +326,14 @@ func AppendMsg(dst []byte, requestID, responseTo int32, flags Flags, body []byte
 	return Seal(dst, start)
 }
 
+// AppendMsgStart appends what an OP_MSG begins with, up to its body: a header without length and ids, no flags, and the kind of the first section. Seal
+// ends it.
+func AppendMsgStart(dst []byte) []byte {
+	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(OpMsg))
+	return append(dst, 0, 0, 0, 0, 0)
+}
+
 // Seal sets the length of the OP_MSG that begins at start of dst and ends with it, and appends its checksum when its flags say so.
 func Seal(dst []byte, start int) []byte {
 	if Flags(binary.LittleEndian.Uint32(dst[start+HeaderLen:]))&ChecksumPresent == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/admin"
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/config"
@@ -163,12 +164,33 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		RetryWindow:    cfg.Reshape.RetryWindow,
 	})
 	served.Store(requests)
+	if err := serveAdmin(background, &beside, cfg.Admin, log); err != nil {
+		return err
+	}
 	l, err := listen(cfg)
 	if err != nil {
 		return err
 	}
 	log.Info().Str("address", l.Addr().String()).Bool("tls", cfg.TLS.CertFile != "").Str("catalog", catalogID).Msg("listening")
 	return serveClients(ctx, requests, l, cfg.DrainTimeout, log)
+}
+
+// serveAdmin answers operators until ctx ends, where that is configured.
+func serveAdmin(ctx context.Context, beside *sync.WaitGroup, cfg config.Admin, log zerolog.Logger) error {
+	if cfg.Listen == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("admin.listen: %w", err)
+	}
+	log.Info().Str("address", l.Addr().String()).Msg("answering operators")
+	beside.Go(func() {
+		if err := admin.Serve(ctx, l); err != nil {
+			log.Error().Err(err).Msg("operators are not answered any more")
+		}
+	})
+	return nil
 }
 
 // serveClients serves until ctx ends or the listener fails, and then lets requests in flight end.
