@@ -682,6 +682,9 @@ func TestSet(t *testing.T) {
 // TestDoAllocates asserts what the forward path costs: nothing per request when the deadline is the
 // request's own.
 func TestDoAllocates(t *testing.T) {
+	if raceDetector {
+		t.Skip("allocations cannot be counted under the race detector")
+	}
 	s := backendtest.New(t) // greets only: what it allocates would count, so an echo answers
 	b := open(t, backend.Config{URI: s.URI()})
 	msg := message(t, find)

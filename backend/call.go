@@ -120,7 +120,7 @@ func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, d
 		shape = 0
 	}
 	at := now()
-	c := p.choose(shape, at)
+	c := p.choose(shape)
 	if c == nil {
 		if until.IsZero() {
 			*until = time.Now().Add(b.cfg.SelectionTimeout)
@@ -208,10 +208,7 @@ func (k *Call) Wait() (Reply, error) {
 		return Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, ctx.Err())
 	}
 	buf, body, err := k.buf, k.body, k.err
-	k.c, k.ctx, k.buf, k.body, k.err = nil, nil, nil, nil, nil
-	if mine {
-		calls.Put(k)
-	}
+	k.free(mine)
 	if err != nil {
 		b.stats.lost.Add(1)
 		b.broken(c, err, ctx.Err() == nil)
@@ -241,6 +238,11 @@ func (k *Call) Abandon() {
 	} else {
 		c.pool.discard(c)
 	}
+	k.free(mine)
+}
+
+// free gives an ended call back for another one. When it is being interrupted at this moment it is left to that.
+func (k *Call) free(mine bool) {
 	if mine {
 		*k = Call{wake: k.wake}
 		calls.Put(k)

@@ -57,3 +57,8 @@ func EchoForTest(t *testing.T, b *Backend, host string) func() {
 		<-done
 	}
 }
+
+// KeptForTest is what is kept of a shape at a host.
+func KeptForTest(b *Backend, host string, k Shape) time.Duration {
+	return time.Duration(b.poolFor(address.Address(host)).shapes.slot(k).Load() & (1<<32 - 1))
+}

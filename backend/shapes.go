@@ -14,8 +14,8 @@ const (
 	waitsFrom = 500 * time.Microsecond
 	// What is kept of a shape stays within these, so that a change is noticed soon.
 	leastKept, mostKept = 20 * time.Microsecond, 4 * waitsFrom
-	// longAlone is what a request that had nobody before it must take to tell that its shape waits: waking a server up takes its time too.
-	longAlone = 5 * time.Millisecond
+	// long is from when one request says more than another.
+	long = 8 * waitsFrom
 
 	shapeSlots = 1024
 )
@@ -47,12 +47,12 @@ func (s *shapes) learn(k Shape, took time.Duration, queued bool) {
 	switch {
 	case took < kept:
 		kept -= kept / 8
-	case took > longAlone && kept < waitsFrom:
-		kept += kept / 2
-	case queued:
-		kept += kept / 8
-	default:
+	case !queued: // waking a busy server up takes its time too: this says nothing
 		return
+	case took >= long:
+		kept += kept / 4
+	default:
+		kept += kept / 8
 	}
 	kept = min(max(kept, leastKept), mostKept)
 	slot.Store(uint64(k)>>32<<32 | uint64(kept)) // a note that is lost does not matter

@@ -15,15 +15,15 @@ const (
 	// A connection more is shared for every perConn requests in flight, from fewest to most; from perConnMost requests on each also beyond.
 	perConn, fewest, most = 8, 4, 16
 	perConnMost, mostEver = 32, 64
-	// stalledAfter is how long a connection may go without a reply before new requests avoid it.
-	stalledAfter = 4 * time.Millisecond
+	// stalledAfter is how long a connection may go without a reply while others have some, before new requests avoid it.
+	stalledAfter = 10 * time.Millisecond
 	// probeEvery is which part of the requests of a shape that waits is put behind another one, to learn whether it still does.
 	probeEvery = 64
 )
 
 // choose returns a connection for a request that may start at once: an idle one, or for a shape that is short one that others use. nil says to
 // get one.
-func (p *pool) choose(shape Shape, at time.Duration) *conn {
+func (p *pool) choose(shape Shape) *conn {
 	switch {
 	case shape == 0:
 		return p.take()
@@ -32,14 +32,14 @@ func (p *pool) choose(shape Shape, at time.Duration) *conn {
 			return c
 		}
 	default:
-		if c := p.join(at, false); c != nil {
+		if c := p.join(false); c != nil {
 			return c
 		}
 		if c := p.take(); c != nil {
 			p.mark(c, shape)
 			return c
 		}
-		return p.join(at, true)
+		return p.join(true)
 	}
 	c := p.take()
 	if c != nil {
@@ -50,14 +50,18 @@ func (p *pool) choose(shape Shape, at time.Duration) *conn {
 
 // join returns a shared connection, the one with the fewest requests. It returns nil when another one should be shared too; with must
 // only when that one may be made at once.
-func (p *pool) join(at time.Duration, must bool) *conn {
+func (p *pool) join(must bool) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var newest int64 // when any of them had a reply
+	for _, c := range p.sharing {
+		newest = max(newest, c.progress.Load())
+	}
 	var best, stalled *conn
 	live := 0
 	for _, c := range p.sharing {
 		switch {
-		case at-time.Duration(c.progress.Load()) > stalledAfter:
+		case newest-c.progress.Load() > int64(stalledAfter):
 			if stalled == nil || c.users < stalled.users {
 				stalled = c
 			}
@@ -68,11 +72,13 @@ func (p *pool) join(at time.Duration, must bool) *conn {
 			}
 		}
 	}
-	full := len(p.all)+p.dialing >= p.b.cfg.MaxConns
+	open := len(p.all) + p.dialing
+	full := open >= p.b.cfg.MaxConns
+	mayGrow := len(p.sharing) < mostEver && (len(p.idle) > 0 || open < mostEver && !full)
 	switch {
 	case full && p.waiters.Len() > 0 && 2*len(p.sharing) > p.b.cfg.MaxConns:
 		return nil // those that wait for a connection of their own would wait for ever
-	case live < p.width() && len(p.sharing) < mostEver && (!must || p.dialing == 0 && !full):
+	case live < p.width() && mayGrow && (!must || p.dialing == 0):
 		return nil
 	case best == nil:
 		best = stalled
