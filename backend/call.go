@@ -126,7 +126,7 @@ func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, d
 			*until = time.Now().Add(b.cfg.SelectionTimeout)
 		}
 		var err error
-		if c, err = p.get(ctx, sooner(*until, deadline)); err != nil {
+		if c, err = p.get(ctx, sooner(*until, deadline), shape != 0 && !p.shapes.waits(shape)); err != nil {
 			return nil, false, err
 		}
 		p.mark(c, shape)
@@ -201,9 +201,9 @@ func (b *Backend) giveUp(ctx context.Context, req *Request, addr address.Address
 func (k *Call) Wait() (Reply, error) {
 	c, ctx, deadline := k.c, k.ctx, k.deadline
 	b := c.pool.b
-	orphans := c.receive(k)
+	orphans, done := c.receive(k)
 	mine := k.release()
-	if !k.done { // given up; the call stays in the queue until its reply comes
+	if !done { // given up; the call stays in the queue until its reply comes
 		b.stats.lost.Add(1)
 		return Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, ctx.Err())
 	}
@@ -227,9 +227,9 @@ func (k *Call) Wait() (Reply, error) {
 func (k *Call) Abandon() {
 	k.interrupt()
 	c := k.c
-	orphans := c.receive(k)
+	orphans, done := c.receive(k)
 	mine := k.release()
-	if !k.done {
+	if !done {
 		return
 	}
 	if k.err == nil {

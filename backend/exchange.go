@@ -83,9 +83,10 @@ func (c *conn) flushLocked() {
 	}
 }
 
-// receive waits for the call's reply, leading where nobody else does. It returns with k.done, or with k.interrupted when the call was given up
-// while others wait on the connection; its reply is then dropped when it comes. orphans counts such replies that have come.
-func (c *conn) receive(k *Call) (orphans int) {
+// receive waits for the call's reply, leading where nobody else does. It returns true when k is done, and false when k was given up while others
+// wait on the connection: then its reply is dropped when it comes, and only k's static fields may be looked at. orphans counts such replies
+// that have come.
+func (c *conn) receive(k *Call) (orphans int, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !k.done {
@@ -93,7 +94,7 @@ func (c *conn) receive(k *Call) (orphans int) {
 		case k.interrupted && c.others() > 0:
 			k.abandoned = true
 			c.queue.abandoned++
-			return 0
+			return 0, false
 		case !c.reading:
 			c.reading, k.leads = true, true
 			c.leadLocked(k)
@@ -108,7 +109,7 @@ func (c *conn) receive(k *Call) (orphans int) {
 		}
 	}
 	orphans, c.orphans = c.orphans, 0
-	return orphans
+	return orphans, true
 }
 
 // others is how many calls beside one are still waited for.
@@ -211,6 +212,7 @@ func (c *conn) failLocked(err error) {
 		k.err, k.done = err, true
 		k.wakeLocked()
 	}
+	c.queue.abandoned = 0
 	c.out.Release()
 	c.out = nil
 }

@@ -56,6 +56,8 @@ type pool struct {
 
 // waiter is a request that waits for a connection or for the permission to make one.
 type waiter struct {
+	// short says that a connection that others share will do.
+	short bool
 	// ready gets exactly one grant, when the waiter has been taken off the list. Buffered.
 	ready chan grant
 }
@@ -103,7 +105,7 @@ func (p *pool) take() *conn {
 
 // get returns a connection for the caller's use: an idle one, or a new one, or the first that
 // is returned. It waits until ctx ends or until passes.
-func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
+func (p *pool) get(ctx context.Context, until time.Time, short bool) (*conn, error) {
 	if c := p.take(); c != nil {
 		return c, nil
 	}
@@ -112,7 +114,7 @@ func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
 		p.mu.Unlock()
 		return nil, errClosed
 	}
-	if p.mayDialLocked() {
+	if p.mayDialLocked(short) {
 		p.dialing++
 		p.mu.Unlock()
 		return p.dial(ctx, until)
@@ -121,7 +123,7 @@ func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
 		p.mu.Unlock()
 		return nil, errCrowded
 	}
-	w := &waiter{ready: make(chan grant, 1)}
+	w := &waiter{short: short, ready: make(chan grant, 1)}
 	e := p.waiters.PushBack(w)
 	p.mu.Unlock()
 	return p.await(ctx, until, w, e)
@@ -178,16 +180,21 @@ func (p *pool) refuse(g grant) {
 	}
 }
 
-// mayDialLocked reports whether one more connection may be made now.
-func (p *pool) mayDialLocked() bool {
-	return p.dialing < maxDialing && len(p.all)+p.dialing < p.b.cfg.MaxConns
+// mayDialLocked reports whether one more connection may be made now. Short requests make no more than they share.
+func (p *pool) mayDialLocked(short bool) bool {
+	return p.dialing < maxDialing && len(p.all)+p.dialing < p.b.cfg.MaxConns && (!short || len(p.sharing)+p.dialing < max(most, p.width()))
 }
 
 // grantLocked lets waiters dial as far as the bounds allow.
 func (p *pool) grantLocked() {
-	for !p.closed && p.waiters.Len() > 0 && p.mayDialLocked() {
-		p.dialing++
-		p.popLocked().ready <- grant{}
+	for e := p.waiters.Front(); e != nil && !p.closed; {
+		w, next := e.Value.(*waiter), e.Next()
+		if p.mayDialLocked(w.short) {
+			p.waiters.Remove(e)
+			p.dialing++
+			w.ready <- grant{}
+		}
+		e = next
 	}
 }
 

@@ -72,9 +72,8 @@ func (p *pool) join(must bool) *conn {
 			}
 		}
 	}
-	open := len(p.all) + p.dialing
-	full := open >= p.b.cfg.MaxConns
-	mayGrow := len(p.sharing) < mostEver && (len(p.idle) > 0 || open < mostEver && !full)
+	full := len(p.all)+p.dialing >= p.b.cfg.MaxConns
+	mayGrow := len(p.sharing) < mostEver && (len(p.idle) > 0 || p.mayDialLocked(true))
 	switch {
 	case full && p.waiters.Len() > 0 && 2*len(p.sharing) > p.b.cfg.MaxConns:
 		return nil // those that wait for a connection of their own would wait for ever
@@ -105,7 +104,7 @@ func (p *pool) mark(c *conn, shape Shape) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case c.gen != p.gen:
+	case c.gen != p.gen || c.shared:
 	case waits:
 		c.slow, p.lastSlow = true, c
 	default:
@@ -113,6 +112,21 @@ func (p *pool) mark(c *conn, shape Shape) {
 		c.progress.Store(int64(now()))
 		p.sharing = append(p.sharing, c)
 		p.inFlight++
+		p.admitLocked(c)
+	}
+}
+
+// admitLocked lets short requests that wait for a connection share c.
+func (p *pool) admitLocked(c *conn) {
+	for e := p.waiters.Front(); e != nil && c.users < perConnMost; {
+		w, next := e.Value.(*waiter), e.Next()
+		if w.short {
+			p.waiters.Remove(e)
+			c.users++
+			p.inFlight++
+			w.ready <- grant{c: c}
+		}
+		e = next
 	}
 }
 

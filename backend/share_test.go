@@ -80,9 +80,11 @@ func TestSharedReplies(t *testing.T) {
 
 // A connection that ends takes all requests on it with it, each with the error that it would have had alone, and no other.
 func TestSharedConnectionIsCut(t *testing.T) {
+	sent := make(chan struct{})
 	s := backendtest.New(t)
 	s.SetScript(func(c backendtest.Command) backendtest.Answer {
 		if numberOf(c) == 2 {
+			<-sent
 			return backendtest.Cut()
 		}
 		return echo(c)
@@ -90,6 +92,7 @@ func TestSharedConnectionIsCut(t *testing.T) {
 	b := open(t, backend.Config{URI: s.URI(), MaxConns: 1})
 	ctx := within(t)
 	all, _ := startShared(t, b, ctx, 5)
+	close(sent)
 	checkReply(t, all[0], 0)
 	checkReply(t, all[1], 1)
 	for _, k := range all[2:] {
@@ -224,7 +227,7 @@ func TestWaitingIsNotShared(t *testing.T) {
 		return n.Load(), shared
 	}
 	during(time.Second) // learn
-	if n, shared := during(time.Second); shared || n < clients*100/2 {
+	if n, shared := during(time.Second); shared || n < clients*100/4 {
 		t.Errorf("%d requests in a second, of %d that are possible; connections are shared: %v", n, clients*100, shared)
 	}
 	wait.Store(0)
@@ -236,6 +239,9 @@ func TestWaitingIsNotShared(t *testing.T) {
 
 // One client whose requests stall does not hold up the others, though its requests look like theirs.
 func TestStallHoldsUpNobody(t *testing.T) {
+	if raceDetector {
+		t.Skip("times say nothing under the race detector")
+	}
 	const clients, stall = 24, 200 * time.Millisecond
 	s := backendtest.New(t)
 	s.SetScript(func(c backendtest.Command) backendtest.Answer {
