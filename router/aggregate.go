@@ -191,7 +191,7 @@ func (r *Router) aggregateOne(ctx context.Context, q *Request, c *partition.Coll
 		drop = func(key []byte) bool { return string(key) == "pipeline" }
 		more = func(d []byte) []byte { return appendPipeline(d, also.pipeline) }
 	}
-	return r.openOne(ctx, q, c, parts, q.appendFor(nil, parts[0], true, drop, more), false)
+	return r.openOne(ctx, q, c, parts, q.appendFor(nil, parts[0], true, drop, more), 0, false)
 }
 
 // aggregateMany plans and runs a pipeline over several partitions.

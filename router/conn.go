@@ -250,10 +250,15 @@ func (c *Conn) readFailed(err error) (endReason, error) {
 	return reasonOf(err), err
 }
 
-func reasonOf(err error) endReason {
+// isFatal reports an error after which the connection must be closed.
+func isFatal(err error) bool {
 	var fatal *wire.FatalError
+	return errors.As(err, &fatal)
+}
+
+func reasonOf(err error) endReason {
 	switch {
-	case errors.As(err, &fatal):
+	case isFatal(err):
 		return endProtocol
 	case errors.Is(err, errNoReply):
 		return endNoReply
@@ -295,8 +300,7 @@ func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compresso
 	q, msg := &p.q, &p.msg
 	var reply Reply
 	err := wire.ParseMsg(m, msg)
-	var fatal *wire.FatalError
-	if err != nil && errors.As(err, &fatal) {
+	if err != nil && isFatal(err) {
 		return err
 	}
 	if err == nil && how == wire.NoCompression && p.read(c.r) {

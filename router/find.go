@@ -151,14 +151,15 @@ func (r *Router) findOne(ctx context.Context, q *Request, c *partition.Collectio
 		drop = func(key []byte) bool { return string(key) == "batchSize" }
 		more = func(d []byte) []byte { return bsoncore.AppendInt64Element(d, "batchSize", maxBatch) }
 	}
-	return r.openOne(ctx, q, c, []*partition.Part{p}, q.appendFor(nil, p, true, drop, more), a.forever)
+	return r.openOne(ctx, q, c, []*partition.Part{p}, q.appendFor(nil, p, true, drop, more), shortFind(q, c, a), a.forever)
 }
 
 // openOne sends a command that opens a cursor to one partition, parts[0], and relays the reply under a cursor id of our own. The
 // cursor holds all parts.
-func (r *Router) openOne(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, body []byte, forever bool) (Reply, error) {
-	p := parts[0]
-	got, err := r.do(ctx, q.target(p), wire.AppendMsg(nil, 0, 0, 0, body))
+func (r *Router) openOne(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, body []byte, shape backend.Shape, forever bool) (Reply, error) {
+	to := q.target(parts[0])
+	to.Shape = shape
+	got, err := r.do(ctx, to, wire.AppendMsg(nil, 0, 0, 0, body))
 	if err != nil {
 		return Reply{}, err
 	}

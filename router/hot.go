@@ -37,19 +37,26 @@ type point struct {
 	coll  *partition.Collection
 	parts []*partition.Part // the one
 	shape backend.Shape
+	// lent says that a handler may have kept the request.
+	lent bool
 }
 
 var points = sync.Pool{New: func() any { return &point{ns: make([]byte, 0, maxNS+1), parts: make([]*partition.Part, 0, 1)} }}
 
 // release gives p back. Nothing may refer to its request any more.
 func (p *point) release() {
-	p.q, p.msg, p.filter, p.coll, p.parts = Request{}, wire.Msg{}, nil, nil, p.parts[:0]
-	clear(p.target.Values)
+	if p.lent {
+		return
+	}
+	p.forget()
 	points.Put(p)
 }
 
-// shortLimit is the most documents that a find may ask for and count as short.
-const shortLimit = 8
+// forget forgets all but the memory that can be used again.
+func (p *point) forget() {
+	p.q, p.msg, p.filter, p.coll, p.parts = Request{}, wire.Msg{}, nil, nil, p.parts[:0]
+	clear(p.target.Values)
+}
 
 // fields of a find that the hot path knows; each may come once.
 const (
@@ -186,6 +193,7 @@ func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Re
 			return got, reply, err
 		}
 		if !p.place(r) { // dropped, or another key by now
+			p.lent = true
 			reply, err = r.find(ctx, &p.q)
 			return got, reply, err
 		}
@@ -211,6 +219,7 @@ func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Re
 			reply = Reply{Body: relay(got.Body)}
 		}
 	case id != 0:
+		p.lent = true
 		reply, err = r.relayOpen(&p.q, p.coll, p.parts, got, false)
 	default:
 		return got, reply, nil

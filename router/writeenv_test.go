@@ -32,6 +32,7 @@ type writeEnv struct {
 	table  *partition.Table
 	snap   *catalog.Snapshot
 	db     string
+	addr   string
 	client *mongo.Client
 	// direct are clients of the backends, by id.
 	direct map[string]*mongo.Client
@@ -69,6 +70,7 @@ func newWriteEnv(t *testing.T, uris map[string]string) *writeEnv {
 		e.router.Shutdown(stop)
 		<-served
 	})
+	e.addr = l.Addr().String()
 	e.client = connect(t, "mongodb://"+l.Addr().String()+"/")
 	return e
 }

@@ -20,6 +20,12 @@ type Reader struct {
 	raw syscall.RawConn
 	// left are bytes read beyond the last message.
 	left *Buffer
+
+	// What try, bound once as tryRead, has read.
+	tryRead func(fd uintptr) bool
+	got     *Buffer
+	n       int
+	err     error
 }
 
 // NewReader makes a reader of src. If src is a *net.TCPConn, buffers are taken only once bytes are there.
@@ -27,7 +33,7 @@ func NewReader(src io.Reader) *Reader {
 	r := &Reader{src: src}
 	if tcp, ok := src.(*net.TCPConn); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			r.raw = raw
+			r.raw, r.tryRead = raw, r.try
 		}
 	}
 	return r
@@ -87,25 +93,10 @@ func (r *Reader) first() (*Buffer, int, error) {
 		n, err := r.src.Read(buf.B)
 		return buf, n, err
 	}
-	var buf *Buffer
-	var n int
-	var rerr error
-	err := r.raw.Read(func(fd uintptr) bool {
-		buf = GetBuffer(firstRead)
-		for {
-			n, rerr = syscall.Read(int(fd), buf.B)
-			if rerr != syscall.EINTR {
-				break
-			}
-		}
-		if rerr == syscall.EAGAIN {
-			buf.Release()
-			buf = nil
-			return false
-		}
-		return true
-	})
-	n = max(n, 0)
+	r.got, r.n, r.err = nil, 0, nil
+	err := r.raw.Read(r.tryRead)
+	buf, n, rerr := r.got, max(r.n, 0), r.err
+	r.got = nil
 	switch {
 	case err != nil:
 		return buf, n, err
@@ -115,6 +106,23 @@ func (r *Reader) first() (*Buffer, int, error) {
 		return buf, 0, io.EOF
 	}
 	return buf, n, nil
+}
+
+// try reads what is there into a buffer that it takes; false when nothing is.
+func (r *Reader) try(fd uintptr) bool {
+	r.got = GetBuffer(firstRead)
+	for {
+		r.n, r.err = syscall.Read(int(fd), r.got.B)
+		if r.err != syscall.EINTR {
+			break
+		}
+	}
+	if r.err == syscall.EAGAIN {
+		r.got.Release()
+		r.got = nil
+		return false
+	}
+	return true
 }
 
 // finish reads the rest of the message whose header is in buf and keeps what was read beyond it.
