@@ -3,6 +3,7 @@ module github.com/shardway/shardway
 go 1.26
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/klauspost/compress v1.20.4
 	github.com/rs/zerolog v1.35.1

@@ -1,0 +1,197 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/shardway/shardway/fleet"
+	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/fleet/link"
+	"github.com/shardway/shardway/integration/running"
+)
+
+// faultyProxies is how many proxies a fault run has.
+const faultyProxies = 3
+
+// faultSettings make every duration of the protocol short, so that a run sees many of them end.
+var faultSettings = []string{"--reshape-lease", "1500ms", "--reshape-lease-renew", "300ms", "--reshape-lease-margin", "200ms", "--reshape-backoff-min", "100ms",
+	"--reshape-gate-wait", "2s", "--reshape-drain-limit", "10s"}
+
+// faulty is three proxies over three backends, with a link of its own between each proxy and each backend. One goroutine makes the faults.
+type faulty struct {
+	t       *testing.T
+	fleet   *fleet.Fleet
+	proxies []*running.Proxy
+	links   [][]*link.Link // by proxy, by backend
+	logs    []string
+	// clients are each proxy's, with the driver's defaults.
+	clients []*mongo.Client
+	catalog *mongo.Client
+	random  *rand.Rand
+	// mu orders faults and what needs all proxies up.
+	mu sync.Mutex
+	// made counts faults by kind.
+	made map[string]int
+}
+
+func newFaulty(t *testing.T, seed uint64) *faulty {
+	t.Helper()
+	w := &faulty{t: t, fleet: fleettest.Start(t, backends, fleettest.Durable), random: rand.New(rand.NewPCG(seed, 1)), made: map[string]int{}}
+	fleettest.Need(t, w.fleet, fleet.ReplicaSet, fleet.DurableCommits)
+	for i := range faultyProxies {
+		var uris []string
+		var links []*link.Link
+		for _, s := range w.fleet.Servers {
+			l, err := link.New(s.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			links = append(links, l)
+			uris = append(uris, "mongodb://"+l.Addr()+"/?directConnection=true")
+		}
+		log := filepath.Join(t.TempDir(), "proxy"+strconv.Itoa(i)+".log")
+		p, err := running.Start(t.Context(), running.Options{Backends: uris, Args: faultSettings, LogFile: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		w.proxies, w.links, w.logs = append(w.proxies, p), append(w.links, links), append(w.logs, log)
+		w.clients = append(w.clients, connect(t, p.URI()))
+	}
+	w.catalog = connect(t, w.fleet.Servers[0].URI())
+	return w
+}
+
+// fault makes one fault, lets it last, and mends it.
+func (w *faulty) fault(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i, j := w.random.IntN(faultyProxies), w.random.IntN(backends)
+	p, l, s := w.proxies[i], w.links[i][j], w.fleet.Servers[j]
+	lasts := time.Duration(w.random.IntN(3000)) * time.Millisecond
+	kinds := []string{"kill proxy", "stop proxy", "cut link", "hold link", "delay link", "stop backend", "kill backend"}
+	kind := kinds[w.random.IntN(len(kinds))]
+	w.made[kind]++
+	wait := func() {
+		select {
+		case <-time.After(lasts):
+		case <-ctx.Done():
+		}
+	}
+	check := func(err error) {
+		if err != nil {
+			w.t.Errorf("%s: %v", kind, err)
+		}
+	}
+	switch kind {
+	case "kill proxy":
+		check(p.Kill())
+		wait()
+		check(p.Restart(context.WithoutCancel(ctx)))
+	case "stop proxy":
+		check(syscall.Kill(p.PID(), syscall.SIGSTOP))
+		wait()
+		check(syscall.Kill(p.PID(), syscall.SIGCONT))
+	case "cut link":
+		l.Cut()
+		wait()
+		l.Resume()
+	case "hold link":
+		l.BlackHole()
+		wait()
+		l.Resume()
+	case "delay link":
+		l.Delay(time.Duration(w.random.IntN(200)) * time.Millisecond)
+		wait()
+		l.Delay(0)
+	case "stop backend":
+		check(s.Freeze())
+		wait()
+		check(s.Thaw())
+	case "kill backend":
+		check(s.Kill())
+		wait()
+		check(s.Restart(context.WithoutCancel(ctx)))
+	}
+}
+
+// faults makes faults until ctx ends.
+func (w *faulty) faults(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.fault(ctx)
+		select {
+		case <-time.After(time.Duration(w.random.IntN(1500)) * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// flips counts the reshapes that have flipped.
+func (w *faulty) flips(ctx context.Context) int64 {
+	n, err := w.catalog.Database("shardway").Collection("maps").CountDocuments(ctx, bson.D{
+		{Key: "burnt", Value: bson.D{{Key: "$ne", Value: true}}}, {Key: "retired.0", Value: bson.D{{Key: "$exists", Value: true}}}})
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// reshapes asks proxies for splits, moves and merges of a collection until ctx ends, several at a time.
+func (w *faulty) reshapes(ctx context.Context, ns string, seed uint64, asked *atomic.Int64) {
+	r := rand.New(rand.NewPCG(seed, 99))
+	for ctx.Err() == nil {
+		all, err := chunks(ctx, w.catalog, ns)
+		if err != nil || len(all) == 0 {
+			time.Sleep(20 * time.Millisecond) // a backend is down; nothing is raced for
+			continue
+		}
+		i := r.IntN(len(all))
+		var cmd bson.D
+		switch k := r.IntN(3); {
+		case len(all) < 4 || k == 0 && len(all) < 12:
+			cmd = bson.D{{Key: "split", Value: ns}, {Key: "bounds", Value: all[i].bounds()}}
+		case k == 1 && i+1 < len(all) && all[i].Shard == all[i+1].Shard:
+			cmd = bson.D{{Key: "mergeChunks", Value: ns}, {Key: "bounds", Value: bson.A{all[i].Min, all[i+1].Max}}}
+		default:
+			cmd = bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: all[i].bounds()}, {Key: "to", Value: fmt.Sprintf("b%d", r.IntN(backends)+1)}}
+		}
+		asked.Add(1)
+		limited, cancel := context.WithTimeout(ctx, 15*time.Second)
+		_ = w.clients[r.IntN(faultyProxies)].Database("admin").RunCommand(limited, cmd).Err() // its fate does not matter
+		cancel()
+	}
+}
+
+// pauses reads the pauses at flips from the proxies' logs, in milliseconds.
+func (w *faulty) pauses() []float64 {
+	var all []float64
+	for _, name := range w.logs {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			w.t.Error(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, `"message":"flip"`) {
+				_, rest, _ := strings.Cut(line, `"pause":`)
+				if v, err := strconv.ParseFloat(rest[:strings.IndexAny(rest, ",}")], 64); err == nil {
+					all = append(all, v)
+				}
+			}
+		}
+	}
+	return all
+}
