@@ -375,19 +375,28 @@ func (r *Router) onAll(ctx context.Context, q *Request, ns string, check func(*p
 				return err
 			}
 		}
-		results := r.fanDDL(ctx, q, parts, nil, nil)
-		failed := fanError(results, forgiven)
-		if failed == nil && forgiven != 0 && allFailed(results) {
-			failed = results[0].err
-		}
-		var err error
-		reply, err = r.rawReply(results, failed)
-		return err
+		return r.everywhere(ctx, q, c, parts, q.Msg.Body, &reply, forgiven, nil, nil)
 	})
 	if errors.Is(err, errUnknownDB) {
 		err = errNoCollection(ns)
 	}
 	return reply, err
+}
+
+// everywhere sends a DDL command to all parts, so that it is done on all of them or on none, and makes the reply {raw, ok}. command is what it does, for whoever
+// finishes it if this process dies; drop and more change the request as fanDDL does.
+func (r *Router) everywhere(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, command bson.Raw, reply *Reply, forgiven wire.Code,
+	drop func(key []byte) bool, more func(*partition.Part, []byte) []byte) error {
+	return r.cfg.Reshaper.Everywhere(ctx, c.NS, parts, command, func(ctx context.Context) error {
+		results := r.fanDDL(ctx, q, parts, drop, more)
+		failed := fanError(results, forgiven)
+		if failed == nil && forgiven != 0 && allFailed(results) {
+			failed = results[0].err
+		}
+		var err error
+		*reply, err = r.rawReply(results, failed)
+		return err
+	})
 }
 
 func allFailed(results []partReply) bool {

@@ -156,19 +156,27 @@ func (r *Router) dropIndexes(ctx context.Context, q *Request) (Reply, error) {
 			reply.Body = okBody
 			return nil
 		}
-		results := r.fanDDL(ctx, q, parts, func(key []byte) bool { return keep && string(key) == "index" },
-			func(_ *partition.Part, dst []byte) []byte { return append(dst, more...) })
-		failed := fanError(results, wire.IndexNotFound)
-		if failed == nil && allFailed(results) {
-			failed = results[0].err
-		}
-		reply, err = r.rawReply(results, failed)
-		return err
+		drop := func(key []byte) bool { return keep && string(key) == "index" }
+		command := withElement(q.Msg.Body, drop, more)
+		return r.everywhere(ctx, q, c, parts, command, &reply, wire.IndexNotFound, drop, func(_ *partition.Part, dst []byte) []byte { return append(dst, more...) })
 	})
 	if errors.Is(err, errUnknownDB) {
 		err = errNoCollection(ns)
 	}
 	return reply, err
+}
+
+// withElement is a command without the elements that drop names and with another one.
+func withElement(body bson.Raw, drop func(key []byte) bool, element []byte) bson.Raw {
+	start, dst := bsoncore.AppendDocumentStart(make([]byte, 0, len(body)+len(element)))
+	elems, _ := bsoncore.Document(body).Elements()
+	for _, e := range elems {
+		if !drop(e.KeyBytes()) {
+			dst = append(dst, e...)
+		}
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(append(dst, element...), start)
+	return dst
 }
 
 // keepKeyIndex looks whether dropping which would leave a sharded collection without an index on its key. For "*" it

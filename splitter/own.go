@@ -65,15 +65,23 @@ func (s *Splitter) Burn(ctx context.Context, ns string, v int64, home catalog.Re
 // record writes the record of a change of ns's map. Nothing exists before it does, so that nothing is left that no record tells of. While another
 // change has the namespace it waits.
 func (s *Splitter) record(ctx context.Context, ns, kind string, inputs, outputs []partition.Home) (*catalog.Reshape, error) {
-	rec := &catalog.Reshape{ID: bson.NewObjectID(), NS: ns, Kind: kind, Inputs: recorded(inputs), Outputs: recorded(outputs),
+	rec := s.newRecord(ns, kind, inputs, outputs)
+	return rec, s.insertRecord(ctx, rec)
+}
+
+func (s *Splitter) newRecord(ns, kind string, inputs, outputs []partition.Home) *catalog.Reshape {
+	return &catalog.Reshape{ID: bson.NewObjectID(), NS: ns, Kind: kind, Inputs: recorded(inputs), Outputs: recorded(outputs),
 		Owner: s.id, Server: s.cfg.Server, Phase: catalog.Copying, Started: time.Now().UTC()}
+}
+
+func (s *Splitter) insertRecord(ctx context.Context, rec *catalog.Reshape) error {
 	for try := 0; ; try++ {
 		err := s.cfg.Catalog.InsertReshape(ctx, rec)
 		if !errors.Is(err, catalog.ErrSlotTaken) {
-			return rec, err
+			return err
 		}
 		if pause(ctx, min(time.Millisecond<<min(try, 10), 100*time.Millisecond)) != nil {
-			return nil, wire.Errorf(wire.LockTimeout, "another change of %s is going on: %v", ns, context.Cause(ctx))
+			return wire.Errorf(wire.LockTimeout, "another change of %s is going on: %v", rec.NS, context.Cause(ctx))
 		}
 	}
 }

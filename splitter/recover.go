@@ -69,6 +69,9 @@ func (s *Splitter) takeOver(ctx context.Context, rec *catalog.Reshape) error {
 	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(phase)).Str("from", former).Bool("flipped", flipped).Msg("a change of another process is taken over and ended")
 	kept, done := s.keep(ctx, rec, nil)
 	defer done()
+	if rec.Kind == kindDDL {
+		return s.finishDDL(kept, rec)
+	}
 	if !flipped {
 		return s.clean(kept, rec)
 	}
