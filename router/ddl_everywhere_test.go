@@ -38,7 +38,7 @@ func TestIndexRefusedByOnePartition(t *testing.T) {
 		}
 	}
 	for i := range 2 { // one value twice under one key: in one partition
-		if _, err := coll.InsertOne(t.Context(), bson.D{e("_id", 100 + i), e("k", 7), e("u", "same")}); err != nil {
+		if _, err := coll.InsertOne(t.Context(), bson.D{e("_id", 100+i), e("k", 7), e("u", "same")}); err != nil {
 			t.Fatal(err)
 		}
 	}
