@@ -116,6 +116,11 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 	if err != nil {
 		return Reply{}, err
 	}
+	if q.api.strict {
+		if err := strictStages(a.pipeline); err != nil {
+			return Reply{}, err
+		}
+	}
 	if _, named := q.First.StringValueOK(); !named {
 		return r.aggregateDB(ctx, q, &a)
 	}

@@ -98,6 +98,9 @@ func (r *Router) configAggregate(ctx context.Context, q *Request, coll string, d
 	if err != nil {
 		return Reply{}, err
 	}
+	if coll == "system.sessions" && firstStage(a.pipeline) == "$listSessions" {
+		return r.aggregateSessions(ctx, q, "config."+coll, &a)
+	}
 	w := &stageWalk{db: "config", resolve: func(name, _ string) (string, error) {
 		return "", wire.Errorf(wire.CommandNotSupported, "%s is not supported on the database config", name)
 	}}

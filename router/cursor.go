@@ -205,6 +205,15 @@ func (cs *cursors) killWhere(match func(*cursor) bool) {
 	}
 }
 
+// each calls f with every open cursor, under the lock.
+func (cs *cursors) each(f func(*cursor)) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range cs.byID {
+		f(c)
+	}
+}
+
 // sweep kills idle cursors every few seconds until ctx ends, and then all of them.
 func (cs *cursors) sweep(ctx context.Context) {
 	t := time.NewTicker(cursorSweep)

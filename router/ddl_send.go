@@ -93,6 +93,13 @@ func (r *Router) rawReply(results []partReply, failed error) (Reply, error) {
 	raw := r.appendRaw(nil, results)
 	if failed != nil {
 		e := *wire.AsError(failed)
+		if elems, err := bsoncore.Document(e.Extra).Elements(); err == nil { // what the backend's error says besides, such as collMod's violations
+			for _, el := range elems {
+				if el.Key() != "raw" {
+					raw = append(raw, el...)
+				}
+			}
+		}
 		e.Extra = bson.Raw(bsoncore.BuildDocument(nil, raw))
 		return Reply{}, &e
 	}

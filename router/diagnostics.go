@@ -22,7 +22,6 @@ var _ = register(func(r *Router) []Command {
 		{Name: "listCommands", NoAuth: true, Help: "lists the commands", Run: r.listCommands},
 		{Name: "features", Help: "lists what this server has", Run: r.features},
 		{Name: "replSetGetStatus", NoAuth: true, Admin: true, Help: "tells that this is no replica set", Run: r.replSetGetStatus},
-		{Name: "getDefaultRWConcern", Admin: true, Help: "tells the concerns of requests that have none", Run: r.getDefaultRWConcern},
 		{Name: "logout", NoAuth: true, Help: "ends the authentication of the connection", Run: okReply},
 	}
 })
@@ -135,15 +134,4 @@ func (r *Router) replSetGetStatus(context.Context, *Request) (Reply, error) {
 	raw, err := bson.Marshal(bson.D{{Key: "info", Value: "mongos"}, {Key: "ok", Value: 0.0},
 		{Key: "errmsg", Value: "replSetGetStatus is not supported through mongos"}})
 	return Reply{Body: raw}, err
-}
-
-// getDefaultRWConcern tells what holds where a request names none: nothing of the proxy's, so what servers from 5.0 do.
-func (r *Router) getDefaultRWConcern(context.Context, *Request) (Reply, error) {
-	return docReply(bson.D{
-		{Key: "defaultReadConcern", Value: bson.D{{Key: "level", Value: "local"}}},
-		{Key: "defaultWriteConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: int32(0)}}},
-		{Key: "defaultWriteConcernSource", Value: "implicit"},
-		{Key: "defaultReadConcernSource", Value: "implicit"},
-		{Key: "localUpdateWallClockTime", Value: bson.NewDateTimeFromTime(r.started)},
-	})
 }

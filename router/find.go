@@ -24,7 +24,7 @@ func readCommands(r *Router) []Command {
 		{Name: "getMore", API1: true, Help: "fetches a cursor's next batch", Run: r.getMore},
 		{Name: "killCursors", API1: true, Help: "ends cursors", Run: r.killCursors},
 		{Name: "count", API1: true, Help: "counts documents", Run: r.count},
-		{Name: "distinct", API1: true, Help: "lists a field's distinct values", Run: r.distinct},
+		{Name: "distinct", Help: "lists a field's distinct values", Run: r.distinct},
 	}
 }
 

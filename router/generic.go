@@ -52,7 +52,7 @@ var noWriteConcern = map[string]bool{
 }
 
 // noSnapshot are commands that take readConcern, but not of the level snapshot.
-var noSnapshot = map[string]bool{"count": true, "explain": true, "listCollections": true, "listIndexes": true}
+var noSnapshot = map[string]bool{"listDatabases": true, "count": true, "explain": true, "listCollections": true, "listIndexes": true}
 
 func checkConcerns(q *Request) error {
 	if q.WriteConcern != nil {
@@ -96,4 +96,31 @@ func docReply(doc bson.D) (Reply, error) {
 		return Reply{}, wire.Errorf(wire.InternalError, "the reply cannot be encoded: %v", err)
 	}
 	return Reply{Body: raw}, nil
+}
+
+// notAPI1 are stages that the Stable API does not have.
+var notAPI1 = map[string]bool{"$currentOp": true, "$indexStats": true, "$listLocalSessions": true, "$listSessions": true,
+	"$listSampledQueries": true, "$planCacheStats": true, "$search": true, "$searchMeta": true, "$shardedDataDistribution": true, "$collStats": true}
+
+// strictStages refuses stages that the Stable API does not have; of $collStats it has the count.
+func strictStages(pipeline []bson.Raw) error {
+	for _, stage := range pipeline {
+		elems, err := bsoncore.Document(stage).Elements()
+		if err != nil || len(elems) != 1 || !notAPI1[elems[0].Key()] {
+			continue
+		}
+		if name := elems[0].Key(); name != "$collStats" || !onlyCount(elems[0].Value()) {
+			return wire.Errorf(wire.APIStrictError, "stage %s is not allowed with 'apiStrict: true' in API Version 1", name)
+		}
+	}
+	return nil
+}
+
+func onlyCount(v bsoncore.Value) bool {
+	doc, ok := v.DocumentOK()
+	if !ok {
+		return false
+	}
+	elems, err := doc.Elements()
+	return err == nil && len(elems) == 1 && elems[0].Key() == "count"
 }

@@ -41,6 +41,8 @@ type Config struct {
 	RemoveBackend func(ctx context.Context, id string) error
 	// RetryWindow is how long a drained backend stays in the fleet, since repeats of writes may need it; 0 means 30 min.
 	RetryWindow time.Duration
+	// Stop has the process end as SIGTERM does, and returns at once (the command shutdown); nil refuses the command.
+	Stop func()
 }
 
 // Router serves clients. Make one with New.
@@ -103,6 +105,7 @@ func New(cfg Config) *Router {
 	r.special = map[string]aggregateFunc{
 		"$collStats": r.aggregateStats, "$indexStats": r.aggregateStats, "$planCacheStats": r.aggregateStats,
 		"$currentOp": r.aggregateCurrentOp, "$shardedDataDistribution": r.aggregateDistribution,
+		"$listLocalSessions": r.aggregateSessions, "$listSessions": r.aggregateSessions,
 	}
 	r.commands = joinTables(r)
 	r.findCommand = r.commands["find"]

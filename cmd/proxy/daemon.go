@@ -47,6 +47,8 @@ func serve(ctx context.Context, cfg config.Config, w io.Writer) error {
 }
 
 func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, recent *router.RecentLog) error {
+	ctx, told := context.WithCancel(ctx) // by a signal, or by the command shutdown
+	defer told()
 	// The fleet.
 	backends, err := openBackends(ctx, cfg, log)
 	if err != nil {
@@ -162,6 +164,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		AddBackend:     roster.Adder(background, &beside),
 		RemoveBackend:  roster.Remove,
 		RetryWindow:    cfg.Reshape.RetryWindow,
+		Stop:           told,
 	})
 	served.Store(requests)
 	if err := serveAdmin(background, &beside, cfg.Admin, log); err != nil {

@@ -167,3 +167,21 @@ func TestServeWaitsForTheCatalog(t *testing.T) {
 	p.logged(t, "listening")
 	p.terminate(t)
 }
+
+// TestServeShutsDown: the command shutdown ends the process as SIGTERM does.
+func TestServeShutsDown(t *testing.T) {
+	f := fleettest.Start(t, 1)
+	p := start(t, append([]string{"serve"}, backendArgs(f.Servers...)...)...)
+	client := connect(t, "mongodb://"+p.logged(t, "listening")["address"].(string)+"/")
+	if err := client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shutdown", Value: 1}}).Err(); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	select {
+	case err := <-p.exited:
+		if err != nil {
+			t.Errorf("the process ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the process did not end")
+	}
+}
