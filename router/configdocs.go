@@ -66,9 +66,18 @@ func (r *Router) configDocuments(ctx context.Context, coll string) ([]bson.Raw, 
 	case "settings":
 		docs = r.settingDocs(snap)
 	case "mongos":
+		all, err := r.cfg.Catalog.AllMongos(ctx)
+		if err != nil {
+			return nil, err
+		}
 		now := time.Now()
-		docs = []any{bson.D{{Key: "_id", Value: r.cfg.Server}, {Key: "created", Value: r.started}, {Key: "ping", Value: now},
-			{Key: "up", Value: int64(now.Sub(r.started).Seconds())}, {Key: "waiting", Value: true}, {Key: "mongoVersion", Value: serverVersion}, {Key: "advisoryHostFQDNs", Value: bson.A{}}}}
+		own := catalog.Mongos{Name: r.cfg.Server, Created: r.started, Ping: now, Up: int64(now.Sub(r.started).Seconds()), Waiting: true, Version: ServerVersion, FQDNs: bson.A{}}
+		docs = append(docs, own) // with or without an entry in the catalog
+		for _, m := range all {
+			if m.Name != own.Name {
+				docs = append(docs, m)
+			}
+		}
 	case "changelog":
 		return r.changelog(ctx)
 	}

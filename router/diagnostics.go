@@ -37,7 +37,7 @@ var hostname = sync.OnceValue(func() string {
 
 func (r *Router) buildInfo(context.Context, *Request) (Reply, error) {
 	var version bson.A
-	for _, part := range strings.Split(serverVersion, ".") {
+	for _, part := range strings.Split(ServerVersion, ".") {
 		n := int32(0)
 		for _, digit := range part {
 			n = n*10 + digit - '0'
@@ -45,7 +45,7 @@ func (r *Router) buildInfo(context.Context, *Request) (Reply, error) {
 		version = append(version, n)
 	}
 	return docReply(bson.D{
-		{Key: "version", Value: serverVersion},
+		{Key: "version", Value: ServerVersion},
 		{Key: "gitVersion", Value: buildRevision()},
 		{Key: "modules", Value: bson.A{}},
 		{Key: "allocator", Value: "go"},

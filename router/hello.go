@@ -13,7 +13,8 @@ import (
 // What hello and buildInfo announce: no more than the proxy and any backend from 7.0 on honour.
 const (
 	maxWireVersion = 21
-	serverVersion  = "7.0.0"
+	// ServerVersion is the version of MongoDB that is announced.
+	ServerVersion = "7.0.0"
 	// sessionTimeoutMinutes is hello's logicalSessionTimeoutMinutes.
 	sessionTimeoutMinutes = 30
 )

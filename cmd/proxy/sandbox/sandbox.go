@@ -30,9 +30,6 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := s.startProxies(ctx); err != nil {
 		return err
 	}
-	if o.Proxies > 1 {
-		s.say("Several proxies at once are for trying out in this version: that a split loses no write is promised for one.")
-	}
 	s.announce()
 
 	var keepers sync.WaitGroup
