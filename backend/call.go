@@ -143,11 +143,6 @@ func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, d
 
 // start writes msg and makes its call.
 func (c *conn) start(ctx context.Context, msg []byte, shape Shape, at time.Duration, deadline time.Time) (*Call, bool, error) {
-	if shape == 0 { // the connection is its own
-		if err := c.arm(deadline); err != nil {
-			return nil, false, err
-		}
-	}
 	k := calls.Get().(*Call)
 	*k = Call{c: c, ctx: ctx, shape: shape, sent: at, deadline: deadline, wake: k.wake}
 	if line, ok := ctx.(*Line); ok && line.watch(k) {

@@ -116,6 +116,10 @@ func replyBody(m wire.Message, id int32) ([]byte, error) {
 	return body, nil
 }
 
+func newConn(p *pool, nc net.Conn) *conn {
+	return &conn{pool: p, raw: nc, nc: nc}
+}
+
 // dial makes a connection: TCP, TLS, hello, authentication; bounded by the connect timeout, ctx and until.
 func (b *Backend) dial(ctx context.Context, p *pool, until time.Time) (*conn, error) {
 	end := time.Now().Add(b.cfg.ConnectTimeout)
@@ -130,7 +134,7 @@ func (b *Backend) dial(ctx context.Context, p *pool, until time.Time) (*conn, er
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{pool: p, raw: nc}
+	c := newConn(p, nc)
 	if c.nc, err = b.secure(ctx, nc, p.addr); err != nil {
 		c.close()
 		return nil, err

@@ -27,6 +27,15 @@ func (c *conn) send(k *Call, msg []byte) (sent bool, err error) {
 	wire.SetRequestID(msg, k.id)
 	if c.queue.n == 0 {
 		c.progress.Store(int64(k.sent))
+		// A deadline on the socket is of the request that has the connection for itself; shared ones end by their contexts.
+		var deadline time.Time
+		if k.shape == 0 {
+			deadline = k.deadline
+		}
+		if err := c.arm(deadline); err != nil {
+			c.mu.Unlock()
+			return false, err
+		}
 	}
 	c.queue.push(k)
 	switch {

@@ -45,7 +45,7 @@ func EchoForTest(t *testing.T, b *Backend, host string) func() {
 		}
 	}()
 	p := b.poolFor(address.Address(host))
-	c := &conn{pool: p, raw: client, nc: client}
+	c := newConn(p, client)
 	p.mu.Lock()
 	p.all[c] = struct{}{}
 	p.idle = append(p.idle, c)

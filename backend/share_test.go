@@ -365,3 +365,26 @@ func TestLineThatHasEnded(t *testing.T) {
 		t.Errorf("the Line's own error is %v", line.Err())
 	}
 }
+
+// A deadline of a request that had the connection before does not end those that share it later.
+func TestSharedHasNoDeadline(t *testing.T) {
+	s := backendtest.New(t)
+	s.SetScript(func(c backendtest.Command) backendtest.Answer {
+		if c.Name == "find" {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return echo(c)
+	})
+	b := open(t, backend.Config{URI: s.URI(), MaxConns: 1})
+	limited, cancel := context.WithTimeout(within(t), 150*time.Millisecond)
+	defer cancel()
+	reply, err := b.Do(limited, backend.Request{Message: numbered(t, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply.Release()
+	all, _ := startShared(t, b, within(t), 5)
+	for i, k := range all {
+		checkReply(t, k, i)
+	}
+}

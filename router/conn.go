@@ -295,25 +295,19 @@ func (c *Conn) handle(ctx context.Context, m wire.Message) error {
 }
 
 func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compressor) error {
-	p := points.Get().(*point)
-	p.started(c)
-	q, msg := &p.q, &p.msg
+	if how == wire.NoCompression && looksLikeFind(m.Buf.B) {
+		if taken, err := c.answerPoint(ctx, m); taken {
+			return err
+		}
+	}
+	var msg wire.Msg
 	var reply Reply
-	err := wire.ParseMsg(m, msg)
+	q := &Request{Conn: c, Msg: &msg, Started: time.Now()}
+	err := wire.ParseMsg(m, &msg)
 	if err != nil && isFatal(err) {
 		return err
 	}
-	if err == nil && how == wire.NoCompression && p.read(c.r) {
-		told, lost := p.answer(ctx, c, m)
-		if told != nil {
-			lost = c.writeReply(m.Header.RequestID, 0, wire.NoCompression, Reply{}, told)
-		}
-		p.release()
-		return lost
-	}
-	// From here on p is the garbage collector's: a handler may keep the request.
 	if err == nil {
-		q.forget()
 		reply, err = c.r.dispatch(ctx, q)
 	}
 	flags := msg.Flags & wire.ChecksumPresent

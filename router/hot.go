@@ -18,6 +18,7 @@ import (
 // The hot path: a find of one document by its shard key, from the client's socket to the backend's and back.
 //
 //	serve       reads the message                                  (conn.go)
+//	answerPoint begins here
 //	point.read  takes the command's fields, the partition, a shape
 //	point.ask   passes the gate, looks at the lease, sends, waits, looks again
 //	point.reply copies the answer under the client's names and writes it
@@ -56,6 +57,30 @@ func (p *point) release() {
 func (p *point) forget() {
 	p.q, p.msg, p.filter, p.coll, p.parts = Request{}, wire.Msg{}, nil, nil, p.parts[:0]
 	clear(p.target.Values)
+}
+
+// looksLikeFind reports whether a message's first section begins with a find.
+func looksLikeFind(msg []byte) bool {
+	const begin = "\x02find\x00"
+	return len(msg) > bodyAt+4+len(begin) && string(msg[bodyAt+4:bodyAt+4+len(begin)]) == begin
+}
+
+// bodyAt is where the body of an OP_MSG with one section begins.
+const bodyAt = wire.HeaderLen + 4 + 1
+
+// answerPoint answers a find of one document by its key. Others it does not take; an error ends the connection.
+func (c *Conn) answerPoint(ctx context.Context, m wire.Message) (taken bool, err error) {
+	p := points.Get().(*point)
+	defer p.release()
+	p.q.Conn, p.q.Msg, p.q.Started = c, &p.msg, time.Now()
+	if wire.ParseMsg(m, &p.msg) != nil || !p.read(c.r) {
+		return false, nil
+	}
+	told, lost := p.answer(ctx, c, m)
+	if told != nil {
+		lost = c.writeReply(m.Header.RequestID, 0, wire.NoCompression, Reply{}, told)
+	}
+	return true, lost
 }
 
 // fields of a find that the hot path knows; each may come once.
@@ -283,9 +308,4 @@ func isPrimary(v bsoncore.Value) bool {
 	}
 	e, rest, ok := bsoncore.ReadElement(doc[4:])
 	return ok && len(rest) == 1 && string(e.KeyBytes()) == "mode" && string(textOf(e.Value())) == "primary"
-}
-
-// started notes when a request was read.
-func (p *point) started(c *Conn) {
-	p.q.Conn, p.q.Msg, p.q.Started = c, &p.msg, time.Now()
 }

@@ -55,9 +55,6 @@ type Request struct {
 	streams bool
 }
 
-// forget leaves of what was read of the request only what every request begins with.
-func (q *Request) forget() { *q = Request{Conn: q.Conn, Msg: q.Msg, Started: q.Started} }
-
 // Collection returns the collection that the command's first element names, or 73 InvalidNamespace.
 func (q *Request) Collection() (string, error) {
 	name, ok := q.First.StringValueOK()
