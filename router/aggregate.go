@@ -192,6 +192,7 @@ func (r *Router) prepareWrite(ctx context.Context, db, ns string, a *aggArgs) (p
 func (r *Router) aggregateOne(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, also foreign) (Reply, error) {
 	var drop func([]byte) bool
 	var more func([]byte) []byte
+	q.bornAfter(also.parts)
 	if also.changed {
 		drop = func(key []byte) bool { return string(key) == "pipeline" }
 		more = func(d []byte) []byte { return appendPipeline(d, also.pipeline) }

@@ -136,6 +136,7 @@ func (r *Router) aggregateDB(ctx context.Context, q *Request, a *aggArgs) (reply
 
 // aggregateDocuments has a backend run a pipeline that begins with its own documents.
 func (r *Router) aggregateDocuments(ctx context.Context, q *Request, a *aggArgs, home *partition.Part, also foreign) (Reply, error) {
+	q.bornAfter(also.parts)
 	drop := func(key []byte) bool { return string(key) == "aggregate" || string(key) == "pipeline" }
 	body := q.appendFor(nil, home, true, drop, func(d []byte) []byte { return appendPipeline(d, also.pipeline) })
 	start, d := bsoncore.AppendDocumentStart(nil)

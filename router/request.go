@@ -42,6 +42,8 @@ type Request struct {
 	Comment bsoncore.Value
 	// ReadConcern and WriteConcern are those documents; nil when absent.
 	ReadConcern, WriteConcern bson.Raw
+	// birth is the latest birth of homes that the command names beside the one it is sent to (bornAfter).
+	birth bson.Timestamp
 	// Started is when the request was read.
 	Started time.Time
 	// help says that only what the command does is asked for, api holds the Stable API's fields.

@@ -37,10 +37,15 @@ func (q *Request) appendFor(dst []byte, p *partition.Part, withSession bool, dro
 		switch {
 		case first:
 			dst = bsoncore.AppendStringElement(dst, q.Command.Name, p.Physical)
+		case q.ReadPref != nil && string(key) == "readConcern":
+			// made anew below
 		case consumed(key) || drop != nil && drop(key):
 		default:
 			dst = append(dst, elem...)
 		}
+	}
+	if q.ReadPref != nil {
+		dst = q.appendBirth(dst, p)
 	}
 	if more != nil {
 		dst = more(dst)

@@ -1,0 +1,53 @@
+package router
+
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/partition"
+)
+
+// appendBirth appends the read concern of a read that may go to a secondary. A secondary that lags may have half of what was copied into a partition: the read waits there
+// until it has all that was there at the partition's birth. "available" takes no such time and is raised to "local", which is the same on a server without shards.
+func (q *Request) appendBirth(dst []byte, p *partition.Part) []byte {
+	birth := p.Info.Birth
+	if q.birth.Compare(birth) > 0 {
+		birth = q.birth
+	}
+	if birth.IsZero() {
+		if q.ReadConcern != nil {
+			dst = bsoncore.AppendDocumentElement(dst, "readConcern", bsoncore.Document(q.ReadConcern))
+		}
+		return dst
+	}
+	at, dst := bsoncore.AppendDocumentElementStart(dst, "readConcern")
+	elems, _ := bsoncore.Document(q.ReadConcern).Elements()
+	for _, e := range elems {
+		switch e.Key() {
+		case "afterClusterTime":
+			if t, i, ok := e.Value().TimestampOK(); ok && (bson.Timestamp{T: t, I: i}).Compare(birth) > 0 {
+				birth = bson.Timestamp{T: t, I: i}
+			}
+		case "level":
+			if level, _ := e.Value().StringValueOK(); level == "available" {
+				dst = bsoncore.AppendStringElement(dst, "level", "local")
+				continue
+			}
+			dst = append(dst, e...)
+		default:
+			dst = append(dst, e...)
+		}
+	}
+	dst = bsoncore.AppendTimestampElement(dst, "afterClusterTime", birth.T, birth.I)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+	return dst
+}
+
+// bornAfter notes homes that a command names beside the one that it is sent to.
+func (q *Request) bornAfter(parts []*partition.Part) {
+	for _, p := range parts {
+		if p.Info.Birth.Compare(q.birth) > 0 {
+			q.birth = p.Info.Birth
+		}
+	}
+}
