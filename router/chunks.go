@@ -197,7 +197,7 @@ func (r *Router) moveRange(ctx context.Context, q *Request) (Reply, error) {
 	if !ok {
 		return Reply{}, wire.Errorf(40414, "BSON field 'moveRange.toShard' is missing but a required field")
 	}
-	lo, hi := d.Lookup("min"), d.Lookup("max")
+	lo, hi := optional(d, "min"), optional(d, "max")
 	if lo.Type == 0 && hi.Type == 0 {
 		return Reply{}, wire.Errorf(wire.InvalidOptions, "moveRange needs min or max")
 	}
@@ -206,6 +206,14 @@ func (r *Router) moveRange(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, err
 	}
 	return moved(began, r.cfg.Reshaper.Move(ctx, c.NS, rg, to))
+}
+
+// optional is a field that may be missing, which null says too: shells send it for an argument that was not given.
+func optional(d bsoncore.Document, name string) bsoncore.Value {
+	if v := d.Lookup(name); v.Type != bsoncore.TypeNull && v.Type != bsoncore.TypeUndefined {
+		return v
+	}
+	return bsoncore.Value{}
 }
 
 // rangeOf makes min and max bounds of one partition and returns its range.

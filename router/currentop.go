@@ -149,7 +149,9 @@ func (r *Router) backendOperations(ctx context.Context, want opsWanted) ([]bson.
 			if !ok {
 				continue
 			}
-			if ns, _ := op.Lookup("ns").StringValueOK(); catalog.IsInternalDB(strings.SplitN(ns, ".", 2)[0]) {
+			ns, _ := op.Lookup("ns").StringValueOK()
+			db, _ := op.Lookup("command", "$db").StringValueOK()
+			if catalog.IsInternalDB(strings.SplitN(ns, ".", 2)[0]) || catalog.IsInternalDB(db) {
 				continue
 			}
 			docs = append(docs, backendOp(b.ID(), op))

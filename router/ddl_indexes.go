@@ -303,5 +303,5 @@ func (r *Router) listIndexes(ctx context.Context, q *Request) (Reply, error) {
 			docs[i] = withNS(d, ns)
 		}
 	}
-	return listReply(ns, docs)
+	return r.listReply(ctx, q, ns, docs)
 }

@@ -35,12 +35,12 @@ func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error)
 		if err != nil {
 			return Reply{}, err
 		}
-		return listInfos(ns, q, docs)
+		return r.listInfos(ctx, q, ns, docs)
 	}
 	view := r.cfg.Table.View()
 	d := view.Catalog.Database(q.DB)
 	if d == nil {
-		return listReply(ns, nil)
+		return r.listReply(ctx, q, ns, nil)
 	}
 	raw, err := r.rawCollections(ctx, q.DB, d.Primary)
 	if err != nil {
@@ -61,16 +61,16 @@ func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error)
 	if docs, err = r.filtered(ctx, q, d.Primary, docs); err != nil {
 		return Reply{}, err
 	}
-	return listInfos(ns, q, docs)
+	return r.listInfos(ctx, q, ns, docs)
 }
 
-func listInfos(ns string, q *Request, docs []bson.Raw) (Reply, error) {
+func (r *Router) listInfos(ctx context.Context, q *Request, ns string, docs []bson.Raw) (Reply, error) {
 	if boolField(q.Msg.Body, "nameOnly") {
 		for i, doc := range docs {
 			docs[i] = onlyFields(doc, "name", "type")
 		}
 	}
-	return listReply(ns, docs)
+	return r.listReply(ctx, q, ns, docs)
 }
 
 // mappedCollections lists the collections of db that have a map, by name.
@@ -221,6 +221,9 @@ func (r *Router) listDatabases(ctx context.Context, q *Request) (Reply, error) {
 			s.empty = s.empty && boolField(doc, "empty")
 			s.shards = bsoncore.AppendInt64Element(s.shards, b.ID(), n)
 		}
+	}
+	if sizes["config"] == nil { // it is made of the catalog, whatever the backend has under this name
+		sizes["config"] = &dbSize{shards: bsoncore.AppendInt64Element(nil, r.cfg.CatalogBackend, 0)}
 	}
 	names := make([]string, 0, len(sizes))
 	for n := range sizes {

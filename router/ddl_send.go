@@ -189,23 +189,3 @@ func (r *Router) askAll(ctx context.Context, backendID, db string, cmd bson.D) (
 		}
 	}
 }
-
-// listReply makes the reply of a command that answers with a cursor whose documents are all there.
-func listReply(ns string, docs []bson.Raw) (Reply, error) {
-	cursor, dst := bsoncore.AppendDocumentStart(nil)
-	at, dst := bsoncore.AppendDocumentElementStart(dst, "cursor")
-	dst = bsoncore.AppendInt64Element(dst, "id", 0)
-	dst = bsoncore.AppendStringElement(dst, "ns", ns)
-	batch, dst := bsoncore.AppendArrayElementStart(dst, "firstBatch")
-	for i, d := range docs {
-		dst = bsoncore.AppendDocumentElement(dst, arrayIndex(i), bsoncore.Document(d))
-	}
-	dst, _ = bsoncore.AppendArrayEnd(dst, batch)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
-	dst = bsoncore.AppendDoubleElement(dst, "ok", 1)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, cursor)
-	if len(dst) > wire.MaxDocumentSize {
-		return Reply{}, wire.Errorf(wire.BSONObjectTooLarge, "the answer is larger than %d bytes; ask with a filter", wire.MaxDocumentSize)
-	}
-	return Reply{Body: dst}, nil
-}

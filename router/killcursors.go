@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -44,7 +45,7 @@ func (r *Router) killBackendCursor(br *branch, session bson.Raw) {
 
 // killCursors answers the command of that name: cursors of this proxy by their ids.
 func (r *Router) killCursors(_ context.Context, q *Request) (Reply, error) {
-	ns, err := q.NS()
+	ns, err := q.cursorNS()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -76,4 +77,12 @@ func (r *Router) killCursors(_ context.Context, q *Request) (Reply, error) {
 		AppendArray("cursorsUnknown", none).
 		AppendDouble("ok", 1).Build()
 	return Reply{Body: bson.Raw(body)}, nil
+}
+
+// cursorNS is the namespace of the command's cursors: a collection's, or the one that lists have which belong to none ("db.$cmd.listCollections").
+func (q *Request) cursorNS() (string, error) {
+	if name, ok := q.First.StringValueOK(); ok && strings.HasPrefix(name, "$cmd.") {
+		return q.DB + "." + name, nil
+	}
+	return q.NS()
 }
