@@ -41,7 +41,7 @@ func (r *Router) fanBodies(ctx context.Context, q *Request, parts []*partition.P
 	targets := make([]target, len(parts))
 	msgs := make([][]byte, len(parts))
 	for i, p := range parts {
-		targets[i] = target{Backend: p.Backend}
+		targets[i] = target{Backend: p.Backend, Part: p}
 		if !q.Command.Writes {
 			targets[i].ReadPref = q.ReadPref
 		}

@@ -77,6 +77,8 @@ type target struct {
 	Host string
 	// ReadPref is nil for the primary.
 	ReadPref *readpref.ReadPref
+	// Part is what the message concerns, whose gate the request is inside; nil for a cursor's, which passes gates, and for messages that concern no collection.
+	Part *partition.Part
 	// Shape, when not 0, lets a short request share a connection.
 	Shape backend.Shape
 }
@@ -93,12 +95,16 @@ type call struct {
 func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 	b := r.cfg.Backends.Get(t.Backend)
 	if b == nil {
-		return call{}, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", t.Backend)
+		var err error
+		if b, err = r.awaitBackend(ctx, t.Backend); err != nil {
+			return call{}, err
+		}
 	}
 	c := call{r: r, backend: t.Backend}
 	if r.cfg.Member != nil {
+		// In this order: a lease of an instance that joined after the request had entered its gate is good for what is current then.
 		c.lease = r.cfg.Member.Lease(t.Backend)
-		if !c.lease.Valid() {
+		if !c.lease.Valid() || t.Part != nil && !t.Part.Current() {
 			return call{}, leaseError(t.Backend)
 		}
 	}

@@ -196,7 +196,7 @@ func (r *Router) relayOpen(q *Request, c *partition.Collection, parts []*partiti
 
 // target is where a request for a part goes, by the client's read preference.
 func (q *Request) target(p *partition.Part) target {
-	return target{Backend: p.Backend, ReadPref: q.ReadPref}
+	return target{Backend: p.Backend, ReadPref: q.ReadPref, Part: p}
 }
 
 // findMany sends a find to several partitions and merges.

@@ -259,7 +259,7 @@ func (m *modification) once(ctx context.Context, part *partition.Part, changed b
 		}
 		return dst
 	})
-	reply, err := m.r.do(ctx, target{Backend: part.Backend}, wire.AppendMsg(nil, 0, 0, 0, body))
+	reply, err := m.r.do(ctx, target{Backend: part.Backend, Part: part}, wire.AppendMsg(nil, 0, 0, 0, body))
 	if err != nil {
 		return nil, err
 	}

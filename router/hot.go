@@ -229,7 +229,7 @@ func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Re
 	buf := wire.GetBuffer(len(p.msg.Body) + 512)
 	buf.B = wire.AppendMsgStart(buf.B[:0])
 	buf.B = wire.Seal(p.q.appendFor(buf.B, part, true, nil, nil), 0)
-	sent, err := r.send(ctx, target{Backend: part.Backend, Shape: p.shape}, buf.B)
+	sent, err := r.send(ctx, target{Backend: part.Backend, Part: part, Shape: p.shape}, buf.B)
 	buf.Release()
 	if err != nil {
 		return got, reply, err

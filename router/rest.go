@@ -201,7 +201,9 @@ func (s *rest) run(ctx context.Context, q *Request, docs *batch, stages []bson.R
 	}
 	cmd = q.appendTail(cmd, s.home.DB)
 	cmd, _ = bsoncore.AppendDocumentEnd(cmd, start)
-	reply, err := s.f.r.do(ctx, q.target(&s.home), wire.AppendMsg(nil, 0, 0, 0, cmd))
+	to := q.target(&s.home)
+	to.Part = nil // the documents are in the message
+	reply, err := s.f.r.do(ctx, to, wire.AppendMsg(nil, 0, 0, 0, cmd))
 	if err != nil {
 		return err
 	}

@@ -96,17 +96,80 @@ func (o *Roster) Remove(ctx context.Context, id string) error {
 	if err := o.Catalog.RemoveBackend(ctx, id); err != nil {
 		return err
 	}
+	o.close(ctx, id)
+	return nil
+}
+
+// Follow opens and joins backends that other proxies add to the fleet, and closes those that they remove, until life ends. What it starts is counted in wg.
+func (o *Roster) Follow(life context.Context, wg *sync.WaitGroup) {
+	changed := make(chan struct{}, 1)
+	o.Catalog.OnChange(func(s *catalog.Snapshot) {
+		if o.follows(s) {
+			return
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	for {
+		select {
+		case <-life.Done():
+			return
+		case <-changed:
+			o.catchUp(life, wg)
+		}
+	}
+}
+
+// follows reports whether the set has the backends of a snapshot and no others.
+func (o *Roster) follows(s *catalog.Snapshot) bool {
+	all := o.Backends.All()
+	for _, b := range all {
+		if s.Backends[b.ID()] == nil {
+			return false
+		}
+	}
+	return len(all) == len(s.Backends)
+}
+
+func (o *Roster) catchUp(life context.Context, wg *sync.WaitGroup) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.Catalog.Snapshot()
+	for id, known := range s.Backends {
+		if o.Backends.Get(id) != nil {
+			continue
+		}
+		b, err := o.Open(life, id, known.URI)
+		if err != nil {
+			continue // said by Open; the next change of the catalog tries again
+		}
+		if o.Backends.Add(b) != nil {
+			_ = b.Close(life)
+			continue
+		}
+		o.Keep(life, wg, b)
+	}
+	for _, b := range o.Backends.All() {
+		if s.Backends[b.ID()] == nil {
+			o.close(life, b.ID())
+		}
+	}
+}
+
+// close takes a backend out of the set, ends its registration and closes it.
+func (o *Roster) close(ctx context.Context, id string) {
 	b := o.Backends.Remove(id)
 	if stop, ok := o.keep.LoadAndDelete(id); ok {
 		stop.(func())()
 	}
 	if b == nil {
-		return nil
+		return
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_ = b.Close(closing)
-	return nil
 }
 
 // isNew refuses a server that is in the fleet under another name, whatever address it was given by, and one with partitions of another

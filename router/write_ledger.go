@@ -58,7 +58,7 @@ func (w *writeResult) repeat(s *statement, e ledgerEntry) {
 func (b *writeBatch) ledgerSend(ctx context.Context, c *partition.Collection, k chunk, rec *retryRecord, total *writeResult) error {
 	buf := b.message(c, k, false)
 	defer buf.Release()
-	reply, err := b.r.do(ctx, target{Backend: k.part.Backend}, buf.B)
+	reply, err := b.r.do(ctx, target{Backend: k.part.Backend, Part: k.part}, buf.B)
 	o := newOutcome(&reply, err)
 	if o.err != nil {
 		return o.err

@@ -87,7 +87,7 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 		}
 		buf := b.message(c, k, b.q.HasTxn)
 		buffers = append(buffers, buf)
-		targets, msgs, at = append(targets, target{Backend: k.part.Backend, Shape: b.shape(c, &k)}), append(msgs, buf.B), append(at, i)
+		targets, msgs, at = append(targets, target{Backend: k.part.Backend, Part: k.part, Shape: b.shape(c, &k)}), append(msgs, buf.B), append(at, i)
 	}
 	replies, errs := b.r.scatter(ctx, targets, msgs)
 	for j, i := range at {

@@ -31,7 +31,8 @@ func (s *Splitter) takeOvers(ctx context.Context) {
 				at.since = old.since
 			}
 			seen[rec.Slot] = at
-			if rec.Owner == s.id || now.Sub(at.since) < s.cfg.Lease+s.cfg.Margin {
+			// One of this process's own is taken over as well: it may be here because a swap was done whose answer was lost.
+			if now.Sub(at.since) < s.cfg.Lease+s.cfg.Margin {
 				continue
 			}
 			if err := s.takeOver(ctx, rec); err != nil && !errors.Is(err, catalog.ErrReshapeMoved) {

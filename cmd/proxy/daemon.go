@@ -143,6 +143,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	for _, b := range backends.All() {
 		roster.Keep(background, &beside, b)
 	}
+	beside.Go(func() { roster.Follow(background, &beside) })
 	awaitLeases(ctx, instances, backends, cfg.Reshape.Lease, log)
 
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
