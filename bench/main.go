@@ -24,7 +24,7 @@ func main() {
 	quick := flag.Bool("quick", false, "three short rounds")
 	only := flag.String("only", "", "run the measures whose name contains this")
 	verbose := flag.Bool("v", false, "print what each target gave")
-	profile := flag.String("cpuprofile", "", "write a CPU profile of the proxy under finds (with -only insert: inserts) to this file")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of the proxy under finds (with -only insert, update, retryable, insertMany, scan or sorted: under those) to this file")
 	conns := flag.Int("conns", 64, "clients while -cpuprofile runs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

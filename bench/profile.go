@@ -20,16 +20,10 @@ func (b *bench) profile(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	message := findMessage
-	if b.wants("insert") && b.only != "" {
-		message = insertMessage
-	}
 	const seconds = 6
+	b.length = (seconds + 2) * time.Second
 	failed := make(chan error, 1)
-	go func() {
-		_, err := sample(w.shardway, load{conns: b.conns, message: message}, (seconds+2)*time.Second)
-		failed <- err
-	}()
+	go func() { failed <- b.profiled(w.shardway) }()
 	time.Sleep(time.Second)
 	resp, err := http.Get(fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", admin, seconds))
 	if err != nil {
@@ -47,4 +41,29 @@ func (b *bench) profile(ctx context.Context, file string) error {
 		return err
 	}
 	return <-failed
+}
+
+// profiled is what goes on during a profile: finds, or what -only names.
+func (b *bench) profiled(t target) error {
+	message := findMessage
+	switch b.only {
+	case "insertMany":
+		_, err := b.repeat(t.addr, batch("c", false, documentsPerBatch, func(i int) any { return i }, stubKey))
+		return err
+	case "scan", "sorted":
+		for end := time.Now().Add(b.length); time.Now().Before(end); {
+			if _, err := b.scan(t.addr, b.only == "sorted"); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "insert":
+		message = insertMessage
+	case "update":
+		message = updateMessage
+	case "retryable":
+		message = retryableMessage
+	}
+	_, err := sample(t, load{conns: b.conns, message: message}, b.length)
+	return err
 }

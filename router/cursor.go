@@ -30,6 +30,34 @@ const (
 type batch struct {
 	docs []byte
 	n    int
+	// full is from how many bytes on the batch has enough when the number of documents is not limited; 0 is what a reply holds.
+	full int
+	// buf, if not nil, is what docs lies in as far as it fits.
+	buf *wire.Buffer
+}
+
+// enough is how many bytes a reply has when the client does not say how many documents it wants. A server would fill 16 MB; what the client has early it
+// can work on while the rest comes, and buffers of this size are used again.
+const enough = 1 << 20
+
+// largeBatch makes a batch that has enough with that. Release it when the reply has been made.
+func largeBatch() *batch {
+	b := &batch{full: enough, buf: wire.GetBuffer(enough + enough/2)}
+	b.docs = b.buf.B[:0]
+	return b
+}
+
+// wants reports whether a batch of at most limit documents, 0 for any number, is to have one more.
+func (b *batch) wants(limit int) bool {
+	if limit > 0 {
+		return b.n < limit
+	}
+	return b.full == 0 || len(b.docs) < b.full
+}
+
+func (b *batch) release() {
+	b.buf.Release()
+	b.buf, b.docs = nil, nil
 }
 
 func (b *batch) add(doc bson.Raw) {

@@ -114,7 +114,7 @@ func newFanout(r *Router, q *Request, coll string, s order.Sort, proj merge.Proj
 }
 
 func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
-	for limit == 0 || b.n < limit {
+	for b.wants(limit) {
 		if f.limit == 0 {
 			return true, nil
 		}

@@ -40,6 +40,10 @@ func (r *Router) getMore(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, wire.Errorf(wire.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
 	}
 	b := &batch{}
+	if limit == 0 {
+		b = largeBatch()
+		defer b.release()
+	}
 	done, err := c.src.fill(ctx, q, b, int(min(limit, maxBatch)))
 	r.cursors.release(c, done || err != nil)
 	if err != nil {
