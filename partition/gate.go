@@ -59,8 +59,10 @@ type Gate struct {
 	held bool
 	// reads and writes are the requests inside.
 	reads, writes int
-	// drains counts what outlives a request: cursors and, later, transactions. They pass a closed gate.
+	// drains counts the cursors, which outlive their request and pass a closed gate.
 	drains int
+	// txns counts the transactions that have touched the home and are not decided. They pass a closed gate, and an answer waits for them.
+	txns int
 	// brake is how long a write is held up after it has entered.
 	brake time.Duration
 	// changed is closed and replaced whenever anybody who waits should look again.
@@ -73,6 +75,9 @@ func newGate(ns string, h Home, version int64) *Gate {
 
 // Home returns what the gate stands before.
 func (g *Gate) Home() Home { return g.home }
+
+// NS returns the namespace whose home it is.
+func (g *Gate) NS() string { return g.ns }
 
 // tryEnter enters if the gate is open for mode at version. When it must wait it returns the channel
 // to wait on.
@@ -147,6 +152,29 @@ func (g *Gate) Unhold() {
 	g.mu.Unlock()
 }
 
+// BeginTransaction counts a transaction that touches the home, from its first request inside until it is known to be committed or aborted: its later
+// requests need not enter, and no answer is given before its end. It may only be called inside the gate. End it exactly once with EndTransaction.
+func (g *Gate) BeginTransaction() {
+	g.mu.Lock()
+	g.txns++
+	g.mu.Unlock()
+}
+
+// EndTransaction ends a BeginTransaction.
+func (g *Gate) EndTransaction() {
+	g.mu.Lock()
+	g.txns--
+	g.wakeLocked()
+	g.mu.Unlock()
+}
+
+// Transactions is how many transactions have touched the home and are not decided.
+func (g *Gate) Transactions() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.txns
+}
+
 // Close closes the gate as far as c says, ClosedWrites or ClosedAll, until version ends is applied; a gate is never opened by it.
 // Requests inside go on. A retired gate stays retired.
 func (g *Gate) Close(c Closed, ends int64) {
@@ -189,24 +217,28 @@ func (g *Gate) retire() {
 	g.mu.Unlock()
 }
 
-// WaitQuiet waits until no request that the closing holds back is inside: writes for ClosedWrites,
-// reads and writes for ClosedAll. Cursors do not count. It returns ctx's error when that ends first.
+// WaitQuiet waits until no request that the closing holds back is inside, writes for ClosedWrites,
+// reads and writes for ClosedAll, and no transaction is open. Cursors do not count. It returns ctx's error when that ends first.
 func (g *Gate) WaitQuiet(ctx context.Context) error {
 	return g.wait(ctx, func() bool {
-		return g.writes == 0 && (g.reads == 0 || g.state == ClosedWrites && !g.held)
+		return g.txns == 0 && g.writes == 0 && (g.reads == 0 || g.state == ClosedWrites && !g.held)
 	})
 }
 
 // WaitReleased waits until the home is in use by the newest map, or retired and drained.
 func (g *Gate) WaitReleased(ctx context.Context) error {
 	return g.wait(ctx, func() bool {
-		return g.state != Retired || g.writes == 0 && g.reads == 0 && g.drains == 0
+		return g.state != Retired || g.emptyLocked()
 	})
 }
 
-// WaitDrained waits until nothing at all is inside: no request, no cursor.
+// WaitDrained waits until nothing at all is inside: no request, no cursor, no transaction.
 func (g *Gate) WaitDrained(ctx context.Context) error {
-	return g.wait(ctx, func() bool { return g.writes == 0 && g.reads == 0 && g.drains == 0 })
+	return g.wait(ctx, g.emptyLocked)
+}
+
+func (g *Gate) emptyLocked() bool {
+	return g.writes == 0 && g.reads == 0 && g.drains == 0 && g.txns == 0
 }
 
 func (g *Gate) wait(ctx context.Context, done func() bool) error {

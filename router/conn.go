@@ -53,6 +53,7 @@ type Conn struct {
 	requests int64
 	nextID   int32
 	hangUp   bool // end the connection after this reply
+	hadTxn   bool // it has brought a statement of a transaction
 
 	// guarded by mu
 	mu   sync.Mutex
@@ -125,6 +126,9 @@ func (c *Conn) run() {
 	c.mu.Unlock()
 	_ = c.nc.Close()
 	c.reader.Release()
+	if c.hadTxn {
+		c.r.clientGone(c)
+	}
 	c.r.mu.Lock()
 	delete(c.r.conns, c)
 	c.r.mu.Unlock()
@@ -413,13 +417,24 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	defer cancel()
 	q.Conn.show(q)
 	defer q.Conn.show(nil)
-	reply, err = r.handlerOf(q)(ctx, q)
+	reply, err = r.handle(ctx, q)
 	if err != nil {
 		r.stats.failed.Add(1)
 		err = interruption(ctx, err)
 	}
 	r.logSlow(q, err)
 	return reply, err
+}
+
+// handle runs a command's handler, as a statement of a transaction if it is one.
+func (r *Router) handle(ctx context.Context, q *Request) (Reply, error) {
+	switch {
+	case q.InTxn:
+		return r.inTransaction(ctx, q, r.handlerOf(q))
+	case q.HasTxn && r.txns.open.Load() > 0:
+		r.outrun(q)
+	}
+	return r.handlerOf(q)(ctx, q)
 }
 
 // interruption names what ended ctx where err only says that something did: a killed request is 11601, one whose client

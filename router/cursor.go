@@ -86,7 +86,8 @@ type cursor struct {
 	session []byte
 	src     source
 	held    []*partition.Part
-	forever bool // noCursorTimeout
+	forever bool         // noCursorTimeout
+	txn     *transaction // that it belongs to
 
 	// guarded by cursors.mu
 	busy     bool
@@ -121,7 +122,7 @@ func (cs *cursors) open(q *Request, ns string, src source, parts []*partition.Pa
 	if len(cs.byID) >= maxCursors {
 		return nil, wire.Errorf(wire.ExceededMemoryLimit, "this proxy has %d open cursors, which is its limit", maxCursors)
 	}
-	c := &cursor{ns: ns, session: bytes.Clone(q.Session), src: src, forever: forever, busy: true, lastUsed: time.Now()}
+	c := &cursor{ns: ns, session: bytes.Clone(q.Session), src: src, forever: forever, txn: q.txn, busy: true, lastUsed: time.Now()}
 	for c.id == 0 || cs.byID[c.id] != nil {
 		c.id = randomID()
 	}
@@ -158,8 +159,24 @@ func (cs *cursors) take(q *Request, id int64, ns string) (*cursor, error) {
 	case !sameSession(c.session, q.Session):
 		return nil, wire.Errorf(50801, "Cannot run getMore on cursor %d, which was created in another session", id)
 	}
+	if err := c.checkTransaction(q); err != nil {
+		return nil, err
+	}
 	c.busy = true
 	return c, nil
+}
+
+// checkTransaction refuses a getMore from inside a transaction for a cursor from outside, and the other way round.
+func (c *cursor) checkTransaction(q *Request) error {
+	switch {
+	case c.txn == nil && q.InTxn:
+		return wire.Errorf(50803, "Cannot run getMore on cursor %d, which was not created in a transaction, in transaction %d", c.id, q.TxnNumber)
+	case c.txn != nil && !q.InTxn:
+		return wire.Errorf(50804, "Cannot run getMore on cursor %d, which was created in transaction %d, without a txnNumber", c.id, c.txn.number)
+	case c.txn != nil && c.txn != q.txn:
+		return wire.Errorf(50802, "Cannot run getMore on cursor %d, which was created in transaction %d, in transaction %d", c.id, c.txn.number, q.TxnNumber)
+	}
+	return nil
 }
 
 func sameSession(a, b bson.Raw) bool {

@@ -36,6 +36,9 @@ func (r *Router) withinAny(ctx context.Context, ns string, mode partition.Mode,
 func (r *Router) pass(ctx context.Context, ns string, mode partition.Mode, checkViews bool,
 	plan func(*partition.Collection) ([]*partition.Part, error),
 	f func(*partition.Collection, []*partition.Part) error) error {
+	if t := r.txnOf(ctx); t != nil {
+		return r.passInTransaction(ctx, t, ns, mode, checkViews, plan, f)
+	}
 	for {
 		c := r.cfg.Table.View().Collection(ns)
 		if c == nil || c.Absent != nil {
@@ -143,11 +146,15 @@ func (r *Router) do(ctx context.Context, t target, msg []byte) (backend.Reply, e
 }
 
 // scatter sends msgs[i] to targets[i], all before the first reply is read, and returns replies and errors by position.
-// Replies without an error must be released.
+// Replies without an error must be released. A transaction's messages go one after the other, and the first error is that of what follows too.
 func (r *Router) scatter(ctx context.Context, targets []target, msgs [][]byte) ([]backend.Reply, []error) {
 	calls := make([]call, len(targets))
 	replies := make([]backend.Reply, len(targets))
 	errs := make([]error, len(targets))
+	if r.txnOf(ctx) != nil {
+		r.oneByOne(ctx, targets, msgs, replies, errs)
+		return replies, errs
+	}
 	for i, t := range targets {
 		calls[i], errs[i] = r.send(ctx, t, msgs[i])
 	}
@@ -157,6 +164,19 @@ func (r *Router) scatter(ctx context.Context, targets []target, msgs [][]byte) (
 		}
 	}
 	return replies, errs
+}
+
+// oneByOne sends messages one after the other until one fails.
+func (r *Router) oneByOne(ctx context.Context, targets []target, msgs [][]byte, replies []backend.Reply, errs []error) {
+	var failed error
+	for i, t := range targets {
+		if failed == nil {
+			replies[i], failed = r.do(ctx, t, msgs[i])
+		}
+		if errs[i] = failed; failed == nil {
+			failed = commandError(replies[i].Body) // of the next one
+		}
+	}
 }
 
 // scatterApart is scatter for a read that may leave partitions out: each target is asked by itself, so that one that

@@ -305,9 +305,7 @@ func (f *fanout) getMore(br *branch, q *Request) []byte {
 	if f.comment.Type != 0 {
 		d = bsoncore.AppendValueElement(d, "comment", f.comment)
 	}
-	if f.session != nil {
-		d = bsoncore.AppendDocumentElement(d, "lsid", bsoncore.Document(f.session))
-	}
+	d = q.appendSession(d, f.session)
 	d = bsoncore.AppendStringElement(d, "$db", br.part.DB)
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
 	return wire.AppendMsg(nil, 0, 0, 0, d)

@@ -239,7 +239,7 @@ func (r *Router) findMany(ctx context.Context, q *Request, c *partition.Collecti
 
 // checkMerge refuses what cannot be merged exactly.
 func checkMerge(q *Request, s order.Sort, a *findArgs) error {
-	if level, _ := bsoncore.Document(q.ReadConcern).Lookup("level").StringValueOK(); level == "snapshot" {
+	if level, _ := bsoncore.Document(q.ReadConcern).Lookup("level").StringValueOK(); level == "snapshot" && q.txn == nil {
 		return wire.Errorf(wire.InvalidOptions, "readConcern snapshot is not supported over several partitions: they have no common time; give a filter on the shard key")
 	}
 	if s.Special() != order.ByFields && !s.Empty() && s.Special() != order.ByNatural {
@@ -307,7 +307,7 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 		f.branches = append(f.branches, &branch{part: p})
 	}
 	ask := r.scatter
-	if partial {
+	if partial = partial && q.txn == nil; partial {
 		ask = r.scatterApart
 	}
 	replies, errs := ask(ctx, targets, msgs)

@@ -143,7 +143,7 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 		var a applied
 		body, err := m.sendCommand(ctx, part, command)
 		if err != nil {
-			if wire.AsError(err).Code != wire.DuplicateKey {
+			if wire.AsError(err).Code != wire.DuplicateKey || m.q.InTxn {
 				return a, err
 			}
 			a.duplicate, a.hit = true, true
@@ -177,7 +177,7 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 
 // home returns where a repetition must go: to the old home that executed the command before a flip, else to part.
 func (m *modification) home(ctx context.Context, c *partition.Collection, part *partition.Part) (*partition.Part, error) {
-	if !m.q.HasTxn || len(retired(c)) == 0 {
+	if !m.q.retryable() || len(retired(c)) == 0 {
 		return part, nil
 	}
 	concerns := func(shardkey.Range) bool { return true }
@@ -206,7 +206,7 @@ func (m *modification) sendCommand(ctx context.Context, part *partition.Part, ch
 
 // send runs the command at one home; changed, if not nil, takes the place of query, upsert and sort. The reply is the client's.
 func (m *modification) send(ctx context.Context, part *partition.Part, changed bson.Raw, searched bool) (bson.Raw, error) {
-	if !m.q.HasTxn {
+	if !m.q.retryable() {
 		return m.once(ctx, part, changed, searched, false)
 	}
 	alone, err := m.r.standalone(ctx, part.Backend)

@@ -79,9 +79,7 @@ func (s *single) getMore(ctx context.Context, q *Request, limit, id int64, ns st
 	if q.Comment.Type != 0 {
 		d = bsoncore.AppendValueElement(d, "comment", q.Comment)
 	}
-	if s.session != nil {
-		d = bsoncore.AppendDocumentElement(d, "lsid", bsoncore.Document(s.session))
-	}
+	d = q.appendSession(d, s.session)
 	d = q.appendTail(d, s.branch.part.DB)
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
 	got, err := s.r.do(ctx, target{Backend: s.branch.part.Backend, Host: s.branch.host}, wire.AppendMsg(nil, 0, 0, 0, d))

@@ -11,6 +11,7 @@ import (
 // for one of its cursors is 237 CursorKilled from then on.
 func (r *Router) LeaseLost(_ context.Context, backendID string) {
 	r.cursors.condemn(func(p *partition.Part) bool { return p.Backend == backendID })
+	r.abortWhere("this proxy was cut off from its backend", func(t *transaction) bool { return t.backend == backendID })
 }
 
 // DrainOverdue ends the cursors on homes that the newest map does not name and that were to be drained by now: 237.
@@ -33,4 +34,16 @@ func (cs *cursors) condemn(at func(*partition.Part) bool) {
 		cs.condemned[c.id] = true
 		return true
 	})
+}
+
+// clientGone aborts the transactions whose last statement came over a connection that has ended.
+func (r *Router) clientGone(c *Conn) {
+	r.abortWhere("the connection of its client has ended", func(t *transaction) bool { return t.conn == c })
+}
+
+// abortWhere aborts the open transactions that match accepts. match is called under locks.
+func (r *Router) abortWhere(why string, match func(*transaction) bool) {
+	for _, t := range r.txns.where(match) {
+		t.doom(why)
+	}
 }

@@ -34,6 +34,9 @@ type Request struct {
 	HasTxn    bool
 	// InTxn says that autocommit:false was sent: the request belongs to a transaction.
 	InTxn bool
+	// starts says that startTransaction was sent; txn is the transaction while a statement of it is run.
+	starts bool
+	txn    *transaction
 	// ReadPref is $readPreference; nil when absent, which means primary.
 	ReadPref *readpref.ReadPref
 	// MaxTime is maxTimeMS; 0 when absent.
@@ -101,7 +104,9 @@ func (q *Request) parseShared() error {
 		case "autocommit":
 			autocommit, hasAuto = isTrue(elem.Value()), true
 		case "startTransaction":
-			start = isTrue(elem.Value())
+			if start = isTrue(elem.Value()); !start {
+				err = wire.Errorf(wire.InvalidOptions, "Specifying startTransaction=false is not allowed.")
+			}
 		case "$readPreference":
 			q.ReadPref, err = parseReadPreference(elem.Value())
 		case "maxTimeMS":
@@ -142,12 +147,11 @@ func (q *Request) checkTxnFields(autocommit, hasAuto, start bool) error {
 		return wire.Errorf(wire.InvalidOptions, "Specifying autocommit=true is not allowed.")
 	case start && !hasAuto:
 		return wire.Errorf(wire.InvalidOptions, "'startTransaction' field requires 'autocommit' field to also be specified")
-	case hasAuto:
-		q.InTxn = true
-		return wire.Errorf(wire.OperationNotSupportedInTransaction,
-			"Shardway does not serve multi-document transactions yet; single writes are atomic and retryable without one")
 	case q.HasTxn && q.TxnNumber < 0:
 		return wire.Errorf(wire.InvalidOptions, "Transaction number cannot be negative")
+	case hasAuto:
+		q.InTxn, q.starts = true, start
+		return q.checkTransaction()
 	case q.HasTxn && !q.Command.Txn:
 		return wire.Errorf(50768, "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and %s is not a retryable write command.", q.Name)
 	}

@@ -196,9 +196,7 @@ func (s *rest) run(ctx context.Context, q *Request, docs *batch, stages []bson.R
 			cmd = bsoncore.AppendValueElement(cmd, name, v)
 		}
 	}
-	if s.f.session != nil {
-		cmd = bsoncore.AppendDocumentElement(cmd, "lsid", bsoncore.Document(s.f.session))
-	}
+	cmd = q.appendSession(cmd, s.f.session)
 	cmd = q.appendTail(cmd, s.home.DB)
 	cmd, _ = bsoncore.AppendDocumentEnd(cmd, start)
 	to := q.target(&s.home)

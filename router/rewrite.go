@@ -39,7 +39,7 @@ func (q *Request) appendFor(dst []byte, p *partition.Part, withSession bool, dro
 			dst = bsoncore.AppendStringElement(dst, q.Command.Name, p.Physical)
 		case q.ReadPref != nil && string(key) == "readConcern":
 			// made anew below
-		case consumed(key) || drop != nil && drop(key):
+		case consumed(key) || drop != nil && drop(key) || q.txn != nil && string(key) == "readConcern":
 		default:
 			dst = append(dst, elem...)
 		}
@@ -51,7 +51,7 @@ func (q *Request) appendFor(dst []byte, p *partition.Part, withSession bool, dro
 		dst = more(dst)
 	}
 	if withSession && q.Session != nil {
-		dst = bsoncore.AppendDocumentElement(dst, "lsid", bsoncore.Document(q.Session))
+		dst = q.appendSession(dst, q.Session)
 	}
 	dst = q.appendTail(dst, p.DB)
 	return closeDocument(dst, start)

@@ -43,6 +43,8 @@ type Config struct {
 	RetryWindow time.Duration
 	// Stop has the process end as SIGTERM does, and returns at once (the command shutdown); nil refuses the command.
 	Stop func()
+	// TransactionLifetime is how long a transaction may be open before it is aborted; 0 means 60 s. Backends have limits of their own.
+	TransactionLifetime time.Duration
 }
 
 // Router serves clients. Make one with New.
@@ -83,6 +85,8 @@ type Router struct {
 	derived   derivedSessions
 	retries   retryMemory
 	histories histories
+	// txns are the clients' transactions (txn*.go).
+	txns transactions
 	// views remembers what the databases' views read.
 	views viewCache
 }
@@ -143,6 +147,9 @@ func (r *Router) Serve(ctx context.Context, l net.Listener) error {
 // lingerLimit is how long Shutdown leaves idle connections open, so that monitors hear of it before requests meet closed ones.
 const lingerLimit = time.Second
 
+// lastAborts is how long Shutdown goes on aborting the transactions of the clients it has cut.
+const lastAborts = time.Second
+
 // Shutdown stops listening, tells monitors through hello (91), serves the open connections a moment longer, lets requests in flight
 // end until ctx does, and then cuts what is left. It ends the cursors and returns when no goroutine of the router is left. A router that
 // served nobody must be shut down too.
@@ -164,6 +171,8 @@ func (r *Router) Shutdown(ctx context.Context) {
 	r.waitConns(ctx, min(lingerLimit, time.Until(ends)/4))
 	r.stopSweep()
 	<-r.sweepDone
+	late := time.AfterFunc(time.Until(ends)+lastAborts, r.endLife)
+	defer late.Stop()
 	r.wg.Wait()
 	r.endLife()
 }

@@ -91,6 +91,7 @@ func (r *Router) endSessions(_ context.Context, q *Request) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
+	r.abortWhere("its session was ended", func(t *transaction) bool { return slices.Contains(keys, t.session) })
 	r.tellInBackground("endSessions", r.withDerived(keys, true))
 	return Reply{Body: okBody}, nil
 }
@@ -196,6 +197,7 @@ func (r *Router) killHere(self *Request, match func(sessionKey) bool) {
 			c.cancel(killed)
 		}
 	})
+	r.abortWhere("its session was killed", func(t *transaction) bool { return match(t.session) })
 	r.cursors.killWhere(func(c *cursor) bool {
 		if c.session == nil {
 			return false
@@ -216,6 +218,7 @@ func (r *Router) withDerived(keys []sessionKey, forget bool) map[*backend.Backen
 		list := r.derived.get(key)
 		if forget {
 			r.retries.forget(key)
+			r.txns.forget(key)
 			list = r.derived.take(key)
 		}
 		for d := range list {

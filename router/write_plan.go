@@ -221,7 +221,7 @@ func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection
 		err = b.exchange(ctx, c, b.chunks(groups), &b.result)
 	}
 	if err != nil {
-		if b.result.nothing() {
+		if b.result.nothing() || b.q.InTxn {
 			return err
 		}
 		for _, g := range seg.groups {
@@ -230,7 +230,7 @@ func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection
 	}
 	for _, f := range seg.searches {
 		if err := b.searchAndWrite(ctx, c, f.stmt, f.search); err != nil {
-			if b.result.nothing() {
+			if b.result.nothing() || b.q.InTxn {
 				return err
 			}
 			b.result.fail(f.stmt.index, wire.AsError(err))

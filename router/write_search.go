@@ -132,6 +132,11 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 		if last, err = w.apply(rec, choice{home: w.search.place.Home, upsert: true}, w.search.place); err != nil || !last.duplicate {
 			return nil, err
 		}
+		if w.q.InTxn { // aborted by that
+			last.accept()
+			w.done = true
+			return nil, nil
+		}
 		// Somebody's document with this _id may have come meanwhile, or be another one's that the filter does not match: look once more.
 		if cand, err = w.r.pick(ctx, w.q, w.c, w.search); err != nil || cand == nil {
 			last.accept()
@@ -181,7 +186,7 @@ func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (
 
 // recall repeats a retryable write at the document that this process chose for it before; the home's record, or the ledger, then answers.
 func (w *singleWrite) recall(ctx context.Context) (rec *retryRecord, repeated bool, err error) {
-	if !w.q.HasTxn {
+	if !w.q.retryable() {
 		return nil, false, nil
 	}
 	rec, err = w.r.retries.record(w.q.clientSession(), w.q.TxnNumber)
@@ -354,7 +359,7 @@ func (q *Request) searchCommand(p *partition.Part, op *operation, key *shardkey.
 		dst = bsoncore.AppendValueElement(dst, "comment", q.Comment)
 	}
 	if q.Session != nil {
-		dst = bsoncore.AppendDocumentElement(dst, "lsid", bsoncore.Document(q.Session))
+		dst = q.appendSession(dst, q.Session)
 	}
 	if left := q.remaining(); left > 0 {
 		dst = bsoncore.AppendInt64Element(dst, "maxTimeMS", left.Milliseconds())

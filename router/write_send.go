@@ -74,7 +74,7 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 	}()
 	for i, k := range chunks {
 		alone := false
-		if b.q.HasTxn {
+		if b.q.retryable() {
 			var err error
 			if alone, err = b.r.standalone(ctx, k.part.Backend); err != nil {
 				outcomes[i].err = err
@@ -85,14 +85,14 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 			outcomes[i] = b.ledgered(ctx, c, k)
 			continue
 		}
-		buf := b.message(c, k, b.q.HasTxn)
+		buf := b.message(c, k, b.q.retryable())
 		buffers = append(buffers, buf)
 		targets, msgs, at = append(targets, target{Backend: k.part.Backend, Part: k.part, Shape: b.shape(c, &k)}), append(msgs, buf.B), append(at, i)
 	}
 	replies, errs := b.r.scatter(ctx, targets, msgs)
 	for j, i := range at {
 		o := newOutcome(&replies[j], errs[j])
-		for n := 1; n < writeAttempts && b.q.HasTxn && o.retriable() && ctx.Err() == nil; n++ {
+		for n := 1; n < writeAttempts && b.q.retryable() && o.retriable() && ctx.Err() == nil; n++ {
 			reply, err := b.r.do(ctx, targets[j], msgs[j])
 			o = newOutcome(&reply, err)
 		}
@@ -141,7 +141,7 @@ func (b *writeBatch) merge(chunks []chunk, outcomes []outcome, into *writeResult
 			into.add(o.results)
 		case o.err == nil:
 			into.take(o.body, &chunks[i], b.ordered)
-		case !done:
+		case !done || b.q.InTxn: // a transaction fails as a whole
 			return b.commandError(o)
 		default:
 			e := b.commandError(o)
@@ -157,7 +157,7 @@ const retryableWrite = "RetryableWriteError"
 // commandError is what a client is told when a message failed as a whole. The label says that the driver may send the command again.
 func (b *writeBatch) commandError(o outcome) *wire.Error {
 	e := *wire.AsError(o.err)
-	if b.q.HasTxn && !o.unknown && e.Code.Retriable() && !e.HasLabel(retryableWrite) {
+	if b.q.retryable() && !o.unknown && e.Code.Retriable() && !e.HasLabel(retryableWrite) {
 		e.Labels = append(append([]string(nil), e.Labels...), retryableWrite)
 	}
 	return &e

@@ -85,7 +85,7 @@ func (r *Router) write(ctx context.Context, q *Request, kind *writeKind) (Reply,
 	}
 	for b.next < len(b.stmts) && !b.stopped {
 		if err := b.step(ctx); err != nil {
-			if b.result.nothing() {
+			if b.result.nothing() || q.InTxn {
 				return Reply{}, err
 			}
 			b.failRest(err)
@@ -156,6 +156,7 @@ func (r *Router) parseBatch(q *Request, kind *writeKind) (*writeBatch, error) {
 			b.uuid = e.Value()
 		}
 	}
+	b.ordered = b.ordered || q.InTxn // an error ends the transaction
 	if b.stmts, err = readStatements(q.Msg, kind.list, array); err != nil {
 		return nil, err
 	}

@@ -120,6 +120,10 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 				r.LeaseLost(ctx, backendID)
 			}
 		},
+		Undecided: func(backendID string) bool {
+			r := served.Load()
+			return r != nil && r.TransactionsUndecided(backendID)
+		},
 		Overdue: func(homes []partition.Home) {
 			if r := served.Load(); r != nil {
 				r.DrainOverdue(homes)
