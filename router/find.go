@@ -151,7 +151,12 @@ func (r *Router) findOne(ctx context.Context, q *Request, c *partition.Collectio
 		drop = func(key []byte) bool { return string(key) == "batchSize" }
 		more = func(d []byte) []byte { return bsoncore.AppendInt64Element(d, "batchSize", maxBatch) }
 	}
-	return r.openOne(ctx, q, c, []*partition.Part{p}, q.appendFor(nil, p, true, drop, more), shortFind(q, c, a), a.forever)
+	reply, err := r.openOne(ctx, q, c, []*partition.Part{p}, q.appendFor(nil, p, true, drop, more), shortFind(q, c, a), a.forever)
+	if a.partial && err != nil && unreachable(err) {
+		// Nothing can be read, and the client has said that it takes what there is.
+		return Reply{Body: cursorReply("firstBatch", &batch{}, 0, c.NS, true)}, nil
+	}
+	return reply, err
 }
 
 // openOne sends a command that opens a cursor to one partition, parts[0], and relays the reply under a cursor id of our own. The
@@ -299,7 +304,7 @@ func firstOf(asked int64, n int) int64 {
 	return openBatch(n)
 }
 
-// openBranches opens a cursor on every part. With partial, parts that cannot be reached are left out, as long as one answers.
+// openBranches opens a cursor on every part. With partial, parts that cannot be reached are left out, all of them if need be, as mongos does.
 func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts []*partition.Part, msgs [][]byte, partial bool) (left bool, err error) {
 	targets := make([]target, len(parts))
 	for i, p := range parts {
@@ -312,7 +317,6 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 	}
 	replies, errs := ask(ctx, targets, msgs)
 	if partial {
-		var lost error
 		for i, e := range errs {
 			if e == nil {
 				if e = commandError(replies[i].Body); e != nil && unreachable(e) {
@@ -320,7 +324,7 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 				}
 			}
 			if e != nil && unreachable(e) {
-				errs[i], left, lost = nil, true, e
+				errs[i], left = nil, true
 				f.branches[i] = nil
 			}
 		}
@@ -334,9 +338,6 @@ func (r *Router) openBranches(ctx context.Context, q *Request, f *fanout, parts 
 			}
 		}
 		f.branches = who
-		if len(who) == 0 {
-			return false, lost
-		}
 	}
 	return left, settle(f.branches, replies, errs, "firstBatch")
 }

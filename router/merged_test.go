@@ -217,4 +217,25 @@ func TestPartialResults(t *testing.T) {
 	if partial, _ := reply.Lookup("cursor", "partialResultsReturned").BooleanOK(); !partial || len(batch) == 0 || len(batch) >= 60 {
 		t.Errorf("%d documents, partialResultsReturned %v", len(batch), partial)
 	}
+	// By key: nothing is read where the one backend is down, and all where it is not.
+	found, partials := 0, 0
+	for i := range int32(20) {
+		cmd := bson.D{{Key: "find", Value: "c"}, {Key: "filter", Value: bson.D{{Key: "_id", Value: i}}}, {Key: "allowPartialResults", Value: true}, {Key: "maxTimeMS", Value: 1000}}
+		reply, err := db.RunCommand(ctx, cmd).Raw()
+		if err != nil {
+			t.Fatalf("_id %d: %v", i, err)
+		}
+		batch, _ := reply.Lookup("cursor", "firstBatch").Array().Values()
+		partial, _ := reply.Lookup("cursor", "partialResultsReturned").BooleanOK()
+		if (len(batch) == 1) == partial {
+			t.Errorf("_id %d: %d documents, partialResultsReturned %v", i, len(batch), partial)
+		}
+		found += len(batch)
+		if partial {
+			partials++
+		}
+	}
+	if found == 0 || partials == 0 {
+		t.Errorf("%d of 20 found, %d partial", found, partials)
+	}
 }
