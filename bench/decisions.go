@@ -10,7 +10,7 @@ import (
 
 var (
 	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark\w+/(\S+?)-\d+\s+\d+\s+([\d.]+) ns/op.*?(\d+) allocs/op`)
-	allocsLine    = regexp.MustCompile(`(\d+) allocations`)
+	allocsLine    = regexp.MustCompile(`find: (\d+) allocations`)
 )
 
 // decisions takes what is measured within the proxy's own tests: the allocations of a targeted find and the time of a routing decision.

@@ -3,9 +3,14 @@ package router
 import (
 	"bytes"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -194,6 +199,7 @@ func roundTrip(t *testing.T, addr string, cmd bson.D) bson.Raw {
 func frugal(t *testing.T, l net.Listener) {
 	addr := l.Addr().String()
 	hello, _ := bson.Marshal(backendHello(addr))
+	written, _ := bson.Marshal(d("n", 1, "nModified", 1, "ok", 1.0))
 	found, _ := bson.Marshal(d("cursor", d("firstBatch", bson.A{d("_id", 1)}, "id", int64(0), "ns", "x.y"), "ok", 1.0))
 	for {
 		c, err := l.Accept()
@@ -217,6 +223,8 @@ func frugal(t *testing.T, l net.Listener) {
 					out = wire.AppendReply(out[:0], 1, id, false, hello)
 				case bytes.HasPrefix(in[26:], []byte("find\x00")):
 					out = wire.AppendMsg(out[:0], 1, id, 0, found)
+				case bytes.HasPrefix(in[26:], []byte("insert\x00")), bytes.HasPrefix(in[26:], []byte("update\x00")):
+					out = wire.AppendMsg(out[:0], 1, id, 0, written)
 				default:
 					out = wire.AppendMsg(out[:0], 1, id, 0, hello)
 				}
@@ -236,6 +244,10 @@ func backendHello(addr string) bson.D {
 // maxHotAllocs is what a targeted find may allocate in the whole process, from the client's request to its reply.
 const maxHotAllocs = 2
 
+var rewriteAllocations = flag.Bool("rewrite-allocations", false, "write testdata/allocations.txt anew; read the diff")
+
+// What requests allocate, in the whole process and from the client's socket to the reply on it, is compared with what they allocated when
+// testdata/allocations.txt was written: unlike seconds it says the same on every machine. More fails; less may be written down.
 func TestHotPathAllocates(t *testing.T) {
 	if raceDetector {
 		t.Skip("allocations cannot be counted under the race detector")
@@ -252,24 +264,73 @@ func TestHotPathAllocates(t *testing.T) {
 	}
 	e := newWriteEnv(t, uris)
 	e.shard("c", "k", 5)
-	c, err := net.Dial("tcp", e.addr)
-	if err != nil {
-		t.Fatal(err)
+	insert := bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{d("_id", 1, "k", 5)}}, {Key: "lsid", Value: testSession}}
+	requests := []struct {
+		name string
+		cmd  bson.D
+	}{
+		{"find", findOf(e.db, "c", 5)},
+		{"insert", append(slices.Clone(insert), bson.E{Key: "$db", Value: e.db})},
+		{"retryable-insert", append(slices.Clone(insert), bson.E{Key: "txnNumber", Value: int64(1)}, bson.E{Key: "$db", Value: e.db})},
+		{"update", bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{d("q", d("k", 5, "_id", 1), "u", d("$set", d("a", 1)))}},
+			{Key: "lsid", Value: testSession}, {Key: "$db", Value: e.db}}},
 	}
-	defer func() { _ = c.Close() }()
-	msg, in := wireMessage(t, findOf(e.db, "c", 5)).Buf.B, make([]byte, 4096)
-	allocs := testing.AllocsPerRun(2000, func() {
-		if _, err := c.Write(msg); err != nil {
+	const file = "testdata/allocations.txt"
+	before, after := readAllocations(t, file), ""
+	for _, r := range requests {
+		allocs := e.allocations(wireMessage(t, r.cmd).Buf.B)
+		t.Logf("%s: %v allocations", r.name, allocs)
+		after += fmt.Sprintf("%s %v\n", r.name, allocs)
+		if was, known := before[r.name]; !*rewriteAllocations && (!known || allocs > was) {
+			t.Errorf("a %s costs %v allocations, it was %v: see %s", r.name, allocs, was, file)
+		}
+		if r.name == "find" && allocs > maxHotAllocs {
+			t.Errorf("a targeted find costs %v allocations, want at most %v", allocs, maxHotAllocs)
+		}
+	}
+	if *rewriteAllocations {
+		if err := os.WriteFile(file, []byte(after), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := c.Read(in); err != nil || !bytes.Contains(in[:n], []byte("firstBatch")) {
-			t.Fatal(n, err)
-		}
-	})
-	t.Logf("%v allocations", allocs)
-	if allocs > maxHotAllocs {
-		t.Errorf("a targeted find costs %v allocations, want at most %v", allocs, maxHotAllocs)
 	}
+}
+
+func readAllocations(t *testing.T, file string) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return all
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		name, n, _ := strings.Cut(line, " ")
+		if all[name], err = strconv.ParseFloat(n, 64); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	return all
+}
+
+// allocations is what the process allocates for one request, the least of three tries: heartbeats allocate too.
+func (e *writeEnv) allocations(msg []byte) float64 {
+	c, err := net.Dial("tcp", e.addr)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	in := make([]byte, 4096)
+	least := math.Inf(1)
+	for range 3 {
+		least = min(least, testing.AllocsPerRun(1000, func() {
+			if _, err := c.Write(msg); err != nil {
+				e.t.Fatal(err)
+			}
+			if n, err := c.Read(in); err != nil || !bytes.Contains(in[:n], []byte("\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f")) {
+				e.t.Fatalf("%q %v", in[:n], err)
+			}
+		}))
+	}
+	return least
 }
 
 // decisionRouter is a router whose table has so many collections of so many partitions.
