@@ -36,7 +36,6 @@ const (
 	endNetwork  endReason = "network error"
 	endNoReply  endReason = "unacknowledged write failed"
 	endGone     endReason = "client vanished during a request"
-	endRefused  endReason = "handshake refused"
 )
 
 // Conn is one client's connection, served by one goroutine in lockstep.
@@ -52,8 +51,9 @@ type Conn struct {
 	reader   *wire.Reader
 	requests int64
 	nextID   int32
-	hangUp   bool // end the connection after this reply
 	hadTxn   bool // it has brought a statement of a transaction
+	// loadBalanced says that its client reaches the proxy through a load balancer, and keeps cursors and transactions to this one connection.
+	loadBalanced bool
 
 	// guarded by mu
 	mu   sync.Mutex
@@ -128,6 +128,9 @@ func (c *Conn) run() {
 	c.reader.Release()
 	if c.hadTxn {
 		c.r.clientGone(c)
+	}
+	if c.loadBalanced {
+		c.r.cursors.killWhere(func(cur *cursor) bool { return cur.conn == c })
 	}
 	c.r.mu.Lock()
 	delete(c.r.conns, c)
@@ -238,8 +241,6 @@ func (c *Conn) serve() (endReason, error) {
 			return reasonOf(err), err
 		case c.end():
 			return endShutdown, nil
-		case c.hangUp:
-			return endRefused, nil
 		}
 	}
 }

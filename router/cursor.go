@@ -88,6 +88,7 @@ type cursor struct {
 	held    []*partition.Part
 	forever bool         // noCursorTimeout
 	txn     *transaction // that it belongs to
+	conn    *Conn        // that it is pinned to; nil unless its client is behind a load balancer
 
 	// guarded by cursors.mu
 	busy     bool
@@ -125,6 +126,9 @@ func (cs *cursors) open(q *Request, ns string, src source, parts []*partition.Pa
 	c := &cursor{ns: ns, session: bytes.Clone(q.Session), src: src, forever: forever, txn: q.txn, busy: true, lastUsed: time.Now()}
 	for c.id == 0 || cs.byID[c.id] != nil {
 		c.id = randomID()
+	}
+	if q.Conn != nil && q.Conn.loadBalanced {
+		c.conn = q.Conn
 	}
 	c.held = hold(parts)
 	cs.byID[c.id] = c

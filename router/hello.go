@@ -149,6 +149,9 @@ func (r *Router) helloBody(cmd bson.Raw, name string, c *Conn) bson.Raw {
 	}
 	d = bsoncore.AppendStringElement(d, "msg", "isdbgrid")
 	d = r.appendTopologyVersion(d)
+	if c.loadBalanced {
+		d = bsoncore.AppendObjectIDElement(d, "serviceId", r.processID)
+	}
 	if v, err := bsoncore.Document(cmd).LookupErr("helloOk"); err == nil && isTrue(v) {
 		d = bsoncore.AppendBooleanElement(d, "helloOk", true)
 	}

@@ -19,8 +19,7 @@ const (
 func (c *Conn) greet(cmd bson.Raw) error {
 	doc := bsoncore.Document(cmd)
 	if v, err := doc.LookupErr("loadBalanced"); err == nil && isTrue(v) {
-		c.hangUp = true
-		return wire.Errorf(wire.LoadBalancerSupportMismatch, "The server was not configured for a load balancer, but the client said that it uses one: remove loadBalanced=true")
+		c.loadBalanced = true // every listener may stand behind one
 	}
 	v, err := doc.LookupErr("client")
 	if err != nil {

@@ -88,8 +88,9 @@ func TestHelloMetadata(t *testing.T) {
 	p.fails(hello(append(good[:2:2], bson.E{Key: "platform", Value: "x"})), wire.ClientMetadataCannotBeMutated)
 	p.ok(bson.D{{Key: "hello", Value: 1}})
 
-	p.fails(bson.D{{Key: "hello", Value: 1}, {Key: "loadBalanced", Value: true}}, wire.LoadBalancerSupportMismatch)
-	p.closed("loadBalanced")
+	if got, ok := p.ok(bson.D{{Key: "hello", Value: 1}, {Key: "loadBalanced", Value: true}}).Lookup("serviceId").ObjectIDOK(); !ok || got != e.r.processID {
+		t.Errorf("behind a load balancer the serviceId is %v, want %v", got, e.r.processID)
+	}
 }
 
 func TestHelloAwaits(t *testing.T) {
