@@ -71,30 +71,23 @@ func (w *stageWalk) nameOr(stage string, arg bsoncore.Value, field string, depth
 // fields replaces the name in one field of a document, and what the pipeline in its field of that name names. A $lookup without
 // "from" runs its pipeline's own documents.
 func (w *stageWalk) fields(stage string, arg bsoncore.Value, field string, depth int) (bsoncore.Value, error) {
-	doc, ok := arg.DocumentOK()
-	if !ok {
-		return arg, nil
-	}
-	elems, _ := doc.Elements()
-	start, d := bsoncore.AppendDocumentStart(nil)
-	for _, e := range elems {
-		v, err := e.Value(), error(nil)
-		switch e.Key() {
+	return eachField(arg, func(key string, v bsoncore.Value) (bsoncore.Value, error) {
+		switch key {
 		case field:
-			v, err = w.name(stage, v)
+			return w.name(stage, v)
 		case "pipeline":
-			v, err = w.pipeline(v, depth+1)
+			return w.pipeline(v, depth+1)
 		}
-		if err != nil {
-			return arg, err
-		}
-		d = bsoncore.AppendValueElement(d, e.Key(), v)
-	}
-	d, _ = bsoncore.AppendDocumentEnd(d, start)
-	return bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: d}, nil
+		return v, nil
+	})
 }
 
 func (w *stageWalk) facet(arg bsoncore.Value, depth int) (bsoncore.Value, error) {
+	return eachField(arg, func(_ string, v bsoncore.Value) (bsoncore.Value, error) { return w.pipeline(v, depth+1) })
+}
+
+// eachField returns a document with the values that replace gives; what is no document is passed on as it is.
+func eachField(arg bsoncore.Value, replace func(key string, v bsoncore.Value) (bsoncore.Value, error)) (bsoncore.Value, error) {
 	doc, ok := arg.DocumentOK()
 	if !ok {
 		return arg, nil
@@ -102,7 +95,7 @@ func (w *stageWalk) facet(arg bsoncore.Value, depth int) (bsoncore.Value, error)
 	elems, _ := doc.Elements()
 	start, d := bsoncore.AppendDocumentStart(nil)
 	for _, e := range elems {
-		v, err := w.pipeline(e.Value(), depth+1)
+		v, err := replace(e.Key(), e.Value())
 		if err != nil {
 			return arg, err
 		}
@@ -159,17 +152,15 @@ func (w *stageWalk) name(stage string, v bsoncore.Value) (bsoncore.Value, error)
 		db = other
 	}
 	to, err := w.to(stage, db, coll)
-	elems, _ := doc.Elements()
-	start, d := bsoncore.AppendDocumentStart(nil)
-	for _, e := range elems {
-		if e.Key() == "coll" {
-			d = bsoncore.AppendStringElement(d, "coll", to)
-		} else {
-			d = append(d, e...)
-		}
+	if err != nil {
+		return v, err
 	}
-	d, _ = bsoncore.AppendDocumentEnd(d, start)
-	return bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: d}, err
+	return eachField(v, func(key string, v bsoncore.Value) (bsoncore.Value, error) {
+		if key == "coll" {
+			return bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, to)}, nil
+		}
+		return v, nil
+	})
 }
 
 func (w *stageWalk) to(stage, db, coll string) (string, error) {

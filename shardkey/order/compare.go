@@ -3,6 +3,7 @@ package order
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 
 	"github.com/shardway/shardway/shardkey/internal/element"
@@ -130,18 +131,18 @@ func compareSame(canonical int, a, b []byte, depth int) int {
 	case 20, 25:
 		return compareElements(a, b, canonical == 20, depth)
 	case 30: // length, subtype, bytes
-		if r := compareUint(uint64(binary.LittleEndian.Uint32(a)), uint64(binary.LittleEndian.Uint32(b))); r != 0 {
+		if r := cmp.Compare(uint64(binary.LittleEndian.Uint32(a)), uint64(binary.LittleEndian.Uint32(b))); r != 0 {
 			return r
 		}
 		return bytes.Compare(a[4:], b[4:])
 	case 40:
 		return int(min(a[0], 1)) - int(min(b[0], 1))
 	case 45:
-		return compareInt(int64(binary.LittleEndian.Uint64(a)), int64(binary.LittleEndian.Uint64(b)))
+		return cmp.Compare(int64(binary.LittleEndian.Uint64(a)), int64(binary.LittleEndian.Uint64(b)))
 	case 47:
-		return compareUint(binary.LittleEndian.Uint64(a), binary.LittleEndian.Uint64(b))
+		return cmp.Compare(binary.LittleEndian.Uint64(a), binary.LittleEndian.Uint64(b))
 	case 55: // length of the namespace, namespace, id
-		if r := compareUint(uint64(binary.LittleEndian.Uint32(a)), uint64(binary.LittleEndian.Uint32(b))); r != 0 {
+		if r := cmp.Compare(uint64(binary.LittleEndian.Uint32(a)), uint64(binary.LittleEndian.Uint32(b))); r != 0 {
 			return r
 		}
 		return bytes.Compare(a[4:], b[4:])
@@ -207,26 +208,6 @@ func endOrder(okx, oky bool, ia, ib *element.Iter, a, b []byte) int {
 	case ma:
 		return -1
 	case mb:
-		return 1
-	}
-	return 0
-}
-
-func compareInt(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-func compareUint(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
 		return 1
 	}
 	return 0

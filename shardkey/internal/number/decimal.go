@@ -1,6 +1,7 @@
 package number
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -56,19 +57,9 @@ func (u uint128) mul10() uint128 {
 
 func (u uint128) cmp(o uint128) int {
 	if u.hi != o.hi {
-		return cmpUint(u.hi, o.hi)
+		return cmp.Compare(u.hi, o.hi)
 	}
-	return cmpUint(u.lo, o.lo)
-}
-
-func cmpUint(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	return cmp.Compare(u.lo, o.lo)
 }
 
 // decimal is a decimal128 taken apart: ±coef·10^exp. Finite and not zero, coef has no trailing zeros.
@@ -182,7 +173,7 @@ func (d decimal) cmpMagnitude(o decimal) int {
 	}
 	dn, on := d.digits(), o.digits()
 	if a, b := dn+d.exp, on+o.exp; a != b {
-		return cmpUint(uint64(a+1<<20), uint64(b+1<<20))
+		return cmp.Compare(a, b)
 	}
 	a, b := d.coef, o.coef
 	for ; dn < on; dn++ {

@@ -3,6 +3,7 @@
 package number
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/big"
@@ -98,7 +99,7 @@ func ofDecimal(d decimal) Number {
 // Compare orders two numbers exactly: NaN first, then −Inf … +Inf.
 func Compare(a, b Number) int {
 	if a.Form == Integer && b.Form == Integer {
-		return cmpInt(a.Int, b.Int)
+		return cmp.Compare(a.Int, b.Int)
 	}
 	an, bn := a.Form == Double && a.Float != a.Float, b.Form == Double && b.Float != b.Float
 	switch {
@@ -110,7 +111,7 @@ func Compare(a, b Number) int {
 		return 1
 	}
 	if a.Form == Double && b.Form == Double {
-		return cmpFloat(a.Float, b.Float)
+		return cmp.Compare(a.Float, b.Float)
 	}
 	if as, bs := a.sign(), b.sign(); as != bs {
 		return as - bs
@@ -123,9 +124,9 @@ func Compare(a, b Number) int {
 func (n Number) sign() int {
 	switch n.Form {
 	case Integer:
-		return cmpInt(n.Int, 0)
+		return cmp.Compare(n.Int, 0)
 	case Double:
-		return cmpFloat(n.Float, 0)
+		return cmp.Compare(n.Float, 0)
 	}
 	if n.Neg {
 		return -1
@@ -190,26 +191,6 @@ func cmpMagnitudeDouble(a Number, f float64) int {
 
 func b2i(b bool) int {
 	if b {
-		return 1
-	}
-	return 0
-}
-
-func cmpInt(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-func cmpFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
 		return 1
 	}
 	return 0
