@@ -53,6 +53,13 @@ func (m *Model) start() World {
 	} else {
 		w.homes[0].exists = true
 	}
+	if cfg.Copied {
+		n := cfg.Owners[0].Plans[0]
+		w.recs[n] = record{exists: true, owner: firstOwner}
+		for _, p := range cfg.Plans[n].Outputs {
+			w.homes[p.Home].exists = true
+		}
+	}
 	m.threads = nil
 	add := func(th thread, p Program) {
 		w.nodes[len(m.threads)] = m.auto.root(p)
@@ -93,6 +100,9 @@ func (m *Model) start() World {
 		} else {
 			add(th, attempt{uint8(o), 0})
 		}
+	}
+	if cfg.Swept {
+		add(thread{name: "sweeper", proc: 0, mustEnd: true}, sweeper{0})
 	}
 	if cfg.Mourned {
 		add(thread{name: "mourner", proc: 7}, mourner{0})

@@ -76,11 +76,15 @@ type Config struct {
 	// Clients are the clients' steps.
 	Clients [][]Step
 	Owners  []Owner
+	// Copied says that the first owner has recorded its first plan and copied all there was, which is nothing, at the start.
+	Copied  bool
 	Proxies int
 	// Joiner says that the last proxy knows the first map and is registered nowhere yet.
 	Joiner bool
 	// Watched are the backends at which members watch closings, as bits; 0 is the first.
 	Watched uint8
+	// Swept says that the first proxy sweeps once.
+	Swept bool
 	// Mourned says that somebody ends instances that are not renewed.
 	Mourned bool
 	// Crashable are the processes that may crash.

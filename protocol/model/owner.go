@@ -56,6 +56,10 @@ func (a attempt) Run(t *Thread) Program {
 	}
 	n := plans[a.i]
 	who := firstOwner + a.o
+	if t.m.cfg.Copied && a == (attempt{}) {
+		rec := t.m.record(n, &record{exists: true, owner: who})
+		return t.closeAndFlip(a, n, &rec)
+	}
 	_, err := t.try(Op{Name: "insert record", Write: true, On: slotFree, Do: func(w *World) Res {
 		if slotFree(w) {
 			w.recs[n] = record{exists: true, owner: who}
@@ -66,10 +70,14 @@ func (a attempt) Run(t *Thread) Program {
 		return nil
 	}
 	rec := t.m.record(n, &record{exists: true, owner: who})
-	if err := t.reshape(n, &rec); err != nil {
-		return undoing{a.o, a.i, n, full(&rec)}
+	return t.closeAndFlip(a, n, &rec)
+}
+
+func (t *Thread) closeAndFlip(a attempt, n uint8, rec *catalog.Reshape) Program {
+	if err := t.reshape(a, n, rec); err != nil {
+		return undoing{a.o, a.i, n, full(rec)}
 	}
-	return finishing{a.o, a.i, n, full(&rec)}
+	return finishing{a.o, a.i, n, full(rec)}
 }
 
 func full(r *catalog.Reshape) record {
@@ -91,21 +99,29 @@ func slotFree(w *World) bool {
 }
 
 // reshape copies, closes, marks and flips. It is the splitter's order of the protocol's steps.
-func (t *Thread) reshape(n uint8, rec *catalog.Reshape) error {
+func (t *Thread) reshape(a attempt, n uint8, rec *catalog.Reshape) error {
 	m, cfg := t.m, t.m.cfg
 	plan := cfg.Plans[n]
 	closing := true
 	o := t.owner(&closing)
-	old, err := o.Maps.NewestMap(ctx, namespace)
-	if err != nil {
+	var (
+		old     *catalog.Map
+		streams []protocol.Stream
+		err     error
+	)
+	copied := cfg.Copied && a == (attempt{})
+	if copied {
+		if len(cfg.First) > 0 {
+			old = m.mapOf(1, cfg.First)
+		}
+	} else if old, err = o.Maps.NewestMap(ctx, namespace); err != nil {
 		return err
 	}
 	next, ok := m.next(old, n)
 	if !ok {
 		return errMoved
 	}
-	streams, err := t.copyAll(n)
-	if err != nil {
+	if streams, err = t.copyAll(n, copied); err != nil {
 		return err
 	}
 	t.ends = uint8(next.V)
@@ -141,7 +157,7 @@ func (t *Thread) reshape(n uint8, rec *catalog.Reshape) error {
 }
 
 // copyAll makes the outputs, opens the streams and copies what is there.
-func (t *Thread) copyAll(n uint8) ([]protocol.Stream, error) {
+func (t *Thread) copyAll(n uint8, copied bool) ([]protocol.Stream, error) {
 	cfg := t.m.cfg
 	plan := cfg.Plans[n]
 	if plan.Drop {
@@ -153,11 +169,18 @@ func (t *Thread) copyAll(n uint8) ([]protocol.Stream, error) {
 		if !slices.ContainsFunc(plan.Inputs, func(h uint8) bool { return t.m.at(h) == b }) {
 			continue
 		}
+		if copied {
+			streams = append(streams, &stream{t: t, b: b, rec: n, bring: bring})
+			continue
+		}
 		from, err := t.try(Op{Name: "open stream", Do: func(w *World) Res { return w.logN[b] }})
 		if err != nil {
 			return nil, err
 		}
 		streams = append(streams, &stream{t: t, b: b, rec: n, from: from.(uint8), bring: bring})
+	}
+	if copied {
+		return streams, nil
 	}
 	outputs := t.m.outputs(n)
 	if err := t.change("create outputs", func(w *World) {
