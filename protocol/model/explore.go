@@ -79,7 +79,7 @@ func (m *Model) start() World {
 			if cfg.Watched&(1<<b) == 0 {
 				continue
 			}
-			th := thread{name: fmt.Sprintf("member %d at %s", p, backends[b]), proc: p, faulty: true}
+			th := thread{name: fmt.Sprintf("member %d at %s", p, backends[b]), proc: p, faulty: cfg.Deaf}
 			if joiner && b == 0 {
 				add(th, joining{p: p, b: b, inst: inst})
 			} else {
@@ -96,7 +96,7 @@ func (m *Model) start() World {
 		w.alive[proc] = true
 		th := thread{name: fmt.Sprint("owner ", o), proc: proc, faulty: true, mustEnd: !ow.TakeOver}
 		if ow.TakeOver {
-			add(th, heir{uint8(o)})
+			add(th, heir{uint8(o), 0})
 		} else {
 			add(th, attempt{uint8(o), 0})
 		}
@@ -308,7 +308,7 @@ func (m *Model) check(w *World) {
 // ended says that nothing is left to be done, and no gate closed.
 func (m *Model) ended(w *World) bool {
 	for i, th := range m.threads {
-		if th.mustEnd && w.nodes[i] != 0 && w.alive[th.proc] {
+		if th.mustEnd && w.alive[th.proc] && !m.idle(w.nodes[i]) {
 			return false
 		}
 	}

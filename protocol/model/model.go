@@ -91,7 +91,11 @@ type Config struct {
 	Crashable []uint8
 	// Lapsable are the proxies whose lease at the first backend may lapse.
 	Lapsable []uint8
-	Bounds   [faults]uint8
+	// Brief says that inputs are not drained and dropped: what follows the removal of the closings is another configuration's.
+	Brief bool
+	// Deaf says that members' operations may lose their answers too, not the owners' only.
+	Deaf   bool
+	Bounds [faults]uint8
 }
 
 // Model explores one configuration, whole or with a rule broken.

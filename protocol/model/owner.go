@@ -52,7 +52,7 @@ type attempt struct{ o, i uint8 }
 func (a attempt) Run(t *Thread) Program {
 	plans := t.m.cfg.Owners[a.o].Plans
 	if int(a.i) >= len(plans) {
-		return nil
+		return heir(a)
 	}
 	n := plans[a.i]
 	who := firstOwner + a.o
@@ -60,14 +60,14 @@ func (a attempt) Run(t *Thread) Program {
 		rec := t.m.record(n, &record{exists: true, owner: who})
 		return t.closeAndFlip(a, n, &rec)
 	}
-	_, err := t.try(Op{Name: "insert record", Write: true, On: slotFree, Do: func(w *World) Res {
+	alt, res := t.choose(Op{Name: "insert record", Write: true, Lost: lost{}, On: slotFree, Do: func(w *World) Res {
 		if slotFree(w) {
 			w.recs[n] = record{exists: true, owner: who}
 		}
 		return true
-	}})
-	if err != nil {
-		return nil
+	}}, Op{Name: "the slot is a silent owner's", On: func(w *World) bool { return t.m.slotSilent(w, who) }, Do: func(*World) Res { return nil }})
+	if alt == 1 || res == (lost{}) {
+		return heir{a.o, a.i + uint8(1-alt)}
 	}
 	rec := t.m.record(n, &record{exists: true, owner: who})
 	return t.closeAndFlip(a, n, &rec)
@@ -77,7 +77,7 @@ func (t *Thread) closeAndFlip(a attempt, n uint8, rec *catalog.Reshape) Program 
 	if err := t.reshape(a, n, rec); err != nil {
 		return undoing{a.o, a.i, n, full(rec)}
 	}
-	return finishing{a.o, a.i, n, full(rec)}
+	return finishing{a.o, a.i, n, full(rec), false}
 }
 
 func full(r *catalog.Reshape) record {
@@ -86,6 +86,16 @@ func full(r *catalog.Reshape) record {
 		c.on |= 1 << backendOf(rc.Backend)
 	}
 	return c
+}
+
+// slotSilent says that the collection's map is being changed by an owner who does not live, or by nobody.
+func (m *Model) slotSilent(w *World, me uint8) bool {
+	for _, r := range w.recs {
+		if r.exists && !r.retiring {
+			return r.owner == me || !m.owned(w, r.owner)
+		}
+	}
+	return false
 }
 
 // slotFree says that no other change of the collection's map is going on.

@@ -29,18 +29,18 @@ func (u undoing) Run(t *Thread) Program {
 	o := t.owner(&never)
 	if rec.Phase == catalog.Closing {
 		if o.Burn(ctx, namespace, rec.EndV, rec.Inputs[0]) != nil {
-			return nil
+			return heir{u.o, u.i + 1}
 		}
 		flipped, err := o.Flipped(ctx, &rec)
 		switch {
 		case err != nil:
-			return nil
+			return heir{u.o, u.i + 1}
 		case flipped:
-			return finishing{u.o, u.i, u.n, full(&rec)}
+			return finishing{u.o, u.i, u.n, full(&rec), false}
 		}
 	}
 	if t.clean(o, u.n, &rec) != nil {
-		return nil
+		return heir{u.o, u.i + 1}
 	}
 	return attempt{u.o, u.i + 1}
 }
@@ -82,8 +82,9 @@ func (t *Thread) drop(o *protocol.Owner, h uint8) error {
 
 // finishing is what follows a flip. What is not answered is done again.
 type finishing struct {
-	o, i, n uint8
-	rec     record
+	o, i, n   uint8
+	rec       record
+	inherited bool
 }
 
 func (f finishing) Run(t *Thread) Program {
@@ -93,14 +94,25 @@ func (f finishing) Run(t *Thread) Program {
 	err := t.finish(o, f.n, &rec)
 	switch {
 	case errors.Is(err, catalog.ErrReshapeMoved):
-		return nil
+		return heir{f.o, f.i + 1}
 	case err != nil:
-		return finishing{f.o, f.i, f.n, full(&rec)}
+		return finishing{f.o, f.i, f.n, full(&rec), f.inherited}
+	case f.inherited:
+		return t.anew(heir{f.o, f.i + 1})
 	}
 	return attempt{f.o, f.i + 1}
 }
 
 func (t *Thread) finish(o *protocol.Owner, n uint8, rec *catalog.Reshape) error {
+	if t.m.cfg.Brief && rec.Phase != catalog.Retiring {
+		if err := o.RaiseFloors(ctx, rec); err != nil {
+			return err
+		}
+		if err := o.Unclose(ctx, rec); err != nil {
+			return err
+		}
+		return o.Records.DeleteReshape(ctx, rec)
+	}
 	if rec.Phase != catalog.Retiring {
 		steps := []func() error{func() error { return o.RaiseFloors(ctx, rec) }, func() error { return o.Unclose(ctx, rec) }}
 		if t.m.variant == UncloseBeforeFloor {
@@ -126,8 +138,9 @@ func (t *Thread) finish(o *protocol.Owner, n uint8, rec *catalog.Reshape) error 
 	return o.Records.DeleteReshape(ctx, rec)
 }
 
-// heir takes over records whose owners are silent.
-type heir struct{ o uint8 }
+// heir takes over records whose owners are silent: every process does, also those that it began itself and does not know about, since an answer was lost.
+// i is the plan that it begins when it has cleaned up, if it is there for that.
+type heir struct{ o, i uint8 }
 
 type found struct {
 	n   uint8
@@ -158,23 +171,38 @@ func (h heir) Run(t *Thread) Program {
 	flipped, err := t.takeOver(o, &rec, me)
 	switch {
 	case err != nil:
-		return heir{h.o}
+		return h
 	case flipped:
-		return finishing{h.o, 255, f.n, full(&rec)}
+		return finishing{h.o, h.i - 1, f.n, full(&rec), true}
 	}
 	// clean needs all of the record that was there before.
 	if t.clean(o, f.n, &rec) != nil {
-		return heir{h.o}
+		return h
 	}
-	return attempt{h.o, 0}
+	return t.anew(h)
+}
+
+// anew is what an owner does when it has ended what it took over: one that is there for that begins anew, with fresh outputs.
+func (t *Thread) anew(h heir) Program {
+	if !t.m.cfg.Owners[h.o].TakeOver {
+		return h
+	}
+	return attempt(h)
 }
 
 // owned reports whether an owner lives and has not given up.
 func (m *Model) owned(w *World, owner uint8) bool {
 	for i, th := range m.threads {
-		if th.proc == owner && w.nodes[i] != 0 && w.alive[owner] {
+		if th.proc == owner && w.alive[owner] && !m.idle(w.nodes[i]) {
 			return true
 		}
 	}
 	return false
+}
+
+// idle says that a thread has ended, or waits for something to take over.
+func (m *Model) idle(id uint32) bool {
+	n := m.auto.nodes[id]
+	_, waits := n.prog.(heir)
+	return n.done || waits && n.depth == 0
 }

@@ -77,7 +77,8 @@ func (m *Model) Search(limit int, deep bool) Result {
 				r.States, r.Locals, r.Tables = len(links), len(m.auto.nodes), len(m.tables.states)
 				return trace(to, next.bad)
 			}
-			if a.fault == noFault {
+			// Whoever waits for too long ends it: that is not something that has to go wrong.
+			if a.fault == noFault || a.fault == Timeout || a.fault == Impatience {
 				edges = append(edges, [2]uint32{id, to})
 			}
 		}
@@ -144,17 +145,16 @@ func (m *Model) Walk(seed uint64, walks, depth int) Result {
 				r.Bad = fmt.Sprint("walk ", i, ": ", w.String())
 				return r
 			}
-			acts = m.actions(&w, acts[:0])
-			if len(acts) == 0 {
+			if acts = m.actions(&w, acts[:0]); len(acts) == 0 {
 				if !m.ended(&w) {
 					r.Broken, r.Bad = invariants[stuck], w.String()
 					return r
 				}
 				break
 			}
-			a := acts[rng.IntN(len(acts))]
-			if a.fault != noFault && rng.IntN(4) != 0 {
-				a = acts[rng.IntN(len(acts))]
+			a, ok := draw(rng, acts)
+			if !ok && m.ended(&w) {
+				break // what could go wrong now comes too late
 			}
 			r.Trace = append(r.Trace, m.describe(&w, a))
 			m.do(&w, a)
@@ -167,4 +167,31 @@ func (m *Model) Walk(seed uint64, walks, depth int) Result {
 	}
 	r.Trace, r.Whole, r.Locals, r.Tables = nil, true, len(m.auto.nodes), len(m.tables.states)
 	return r
+}
+
+// draw takes one of the actions; only every twentieth is something that goes wrong. It reports false when nothing else is there.
+func draw(rng *rand.Rand, acts []action) (a action, ok bool) {
+	wrong, right := 0, 0
+	for _, x := range acts {
+		if x.fault != noFault {
+			wrong++
+		} else {
+			right++
+		}
+	}
+	fault := right == 0 || wrong > 0 && rng.IntN(20) == 0
+	k := rng.IntN(max(1, right))
+	if fault {
+		k = rng.IntN(wrong)
+	}
+	for _, x := range acts {
+		if (x.fault != noFault) != fault {
+			continue
+		}
+		if k == 0 {
+			return x, right > 0
+		}
+		k--
+	}
+	return acts[0], right > 0
 }

@@ -41,6 +41,7 @@ func configNamed(t *testing.T, name string) *Config {
 func TestBrokenRules(t *testing.T) {
 	for v := Whole + 1; v < variants; v++ {
 		t.Run(v.String(), func(t *testing.T) {
+			t.Parallel()
 			cfg := configNamed(t, caughtBy[v])
 			began := time.Now()
 			r := newModel(cfg, v).Search(1_000_000, false)

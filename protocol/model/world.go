@@ -13,8 +13,9 @@ const (
 	maxClients   = 4
 	maxInstances = 8
 	maxVersions  = 6
-	maxLog       = 12
-	maxLate      = 3
+	maxLog       = 16
+	maxLate      = 4
+	maxLateMsg   = 6
 	maxRecords   = 4
 	maxClosings  = maxRecords * maxBackends
 )
@@ -139,7 +140,7 @@ type World struct {
 	log     [maxBackends][maxLog]entry
 	logN    [maxBackends]uint8
 	msgs    [maxClients]message
-	lateMsg [maxLate]message
+	lateMsg [maxLateMsg]message
 	tx      transaction
 	leases  [maxProxies][maxBackends]lease
 	clock   uint8
