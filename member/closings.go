@@ -117,11 +117,9 @@ func (in *instance) answer(ctx context.Context, c protocol.Closing, gates []*par
 		return
 	}
 	id := protocol.AnswerID{Closing: c.ID, Instance: in.id}
-	if err := in.board.PutAnswer(ctx, protocol.Answer{ID: id, At: time.Now().UTC()}); err != nil {
-		if ctx.Err() == nil {
-			in.m.cfg.Log.Warn().Err(err).Str("ns", c.NS).Msg("an answer could not be written; the closing will be burnt")
-		}
-		return
+	if err := in.board.PutAnswer(ctx, protocol.Answer{ID: id, At: time.Now().UTC()}); err != nil && ctx.Err() == nil {
+		// It may be written all the same: the owner then waits for the release.
+		in.m.cfg.Log.Warn().Err(err).Str("ns", c.NS).Msg("an answer could not be written; the closing will be burnt")
 	}
 	if c.WritesOnly {
 		in.release(ctx, id) // the closing of everything that follows it is what is waited for

@@ -21,7 +21,7 @@ func states(t *testing.T) int {
 	if testing.Short() {
 		return 10_000
 	}
-	return 100_000
+	return 300_000
 }
 
 func holds(t *testing.T, r Result) {
@@ -55,7 +55,7 @@ func TestProtocol(t *testing.T) {
 
 // TestWalks goes random ways through configurations that are too large to be explored, each way to its end.
 func TestWalks(t *testing.T) {
-	walks := max(states(t)/50, 200)
+	walks := max(states(t)/150, 100)
 	for _, cfg := range Large() {
 		t.Run(cfg.Name, func(t *testing.T) {
 			t.Parallel()

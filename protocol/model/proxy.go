@@ -84,9 +84,8 @@ func (x member) Run(t *Thread) Program {
 			add(Op{Name: "quiet", On: func(w *World) bool { return m.quiet(w, x.p, x.b, bit) && w.leases[x.p][x.b].valid }, Do: nothing}, func(Res) Program {
 				y := x
 				y.answered |= bit
-				if o.PutAnswer(ctx, protocol.Answer{ID: protocol.AnswerID{Closing: oid(kindClosing, c), Instance: oid(kindInstance, x.inst)}}) != nil {
-					y.held &^= bit // never answered: it will be burnt
-				}
+				// Without an answer it may be there all the same, and its owner then waits for the release.
+				_ = o.PutAnswer(ctx, protocol.Answer{ID: protocol.AnswerID{Closing: oid(kindClosing, c), Instance: oid(kindInstance, x.inst)}})
 				return y
 			})
 		}
