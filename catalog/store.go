@@ -37,6 +37,8 @@ type Store struct {
 	log zerolog.Logger
 
 	snap atomic.Pointer[Snapshot]
+	// watching says that a change stream tells of changes.
+	watching atomic.Bool
 
 	// mu orders refreshes, and with them what listeners are told.
 	mu        sync.Mutex

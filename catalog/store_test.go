@@ -102,6 +102,15 @@ func TestStoreMaps(t *testing.T) {
 	if none, err := store.NewestMap(t.Context(), "db.none"); none != nil || err != nil {
 		t.Errorf("NewestMap of nothing: %+v, %v", none, err)
 	}
+	if err := store.TrimMaps(t.Context(), time.Now().Add(time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if old, err := store.MapAt(t.Context(), "db.c", 1); old != nil || err != nil {
+		t.Errorf("version 1 after trimming: %+v, %v", old, err)
+	}
+	if newest, err := store.NewestMap(t.Context(), "db.c"); err != nil || newest.V != 2 {
+		t.Errorf("newest after trimming: %+v, %v", newest, err)
+	}
 	first, _ := store.NextNumber(t.Context())
 	second, err := other.NextNumber(t.Context())
 	if err != nil || second != first+1 {

@@ -9,11 +9,17 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// refreshEvery is how often the catalog is read although nothing was heard of a change.
-const refreshEvery = time.Second
+const (
+	// refreshEvery is how often the catalog is read while there is no change stream.
+	refreshEvery = time.Second
+	// quietEvery is how many times less often it is read while there is one.
+	quietEvery = 10
+	// silence is how long the server may take to say that nothing has happened, which it does each second.
+	silence = 4 * time.Second
+)
 
 // Run keeps the snapshot as new as the catalog until ctx ends: by a change stream, since gates of this process are closed until a map of another's
-// is known, and by reading everything each second besides. What fails is logged; the snapshot of before goes on serving.
+// is known, and by reading everything now and then besides, each second while there is no stream. What fails is logged; the snapshot of before goes on serving.
 func (s *Store) Run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -24,11 +30,14 @@ func (s *Store) Run(ctx context.Context) {
 	t := time.NewTicker(refreshEvery)
 	defer t.Stop()
 	failing := false
-	for {
+	for tick := 0; ; tick++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		}
+		if s.watching.Load() && tick%quietEvery != 0 {
+			continue
 		}
 		rctx, cancel := context.WithTimeout(ctx, 10*refreshEvery)
 		err := s.Refresh(rctx)
@@ -54,9 +63,10 @@ func (s *Store) watch(ctx context.Context) {
 			options.ChangeStream().SetFullDocument(options.UpdateLookup).SetMaxAwaitTime(time.Second))
 		if err == nil {
 			_ = s.Refresh(ctx) // what changed before the stream was there
-			for cs.Next(ctx) {
-				s.see(ctx, cs)
+			s.watching.Store(true)
+			for s.next(ctx, cs) {
 			}
+			s.watching.Store(false)
 			_ = cs.Close(context.WithoutCancel(ctx))
 		}
 		select {
@@ -64,6 +74,16 @@ func (s *Store) watch(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// next waits for an event, for a second or two, and takes it; it reports whether the stream goes on. A connection that has gone silent ends it.
+func (s *Store) next(ctx context.Context, cs *mongo.ChangeStream) bool {
+	wctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if cs.TryNext(wctx) {
+		s.see(ctx, cs)
+	}
+	return cs.Err() == nil && ctx.Err() == nil
 }
 
 // see takes one event of the change stream. An inserted map is taken as it is, since gates wait for it; of anything else it is enough that it changed.

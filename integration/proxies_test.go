@@ -32,6 +32,7 @@ func TestProxiesBehaveAsOne(t *testing.T) {
 	ctx := t.Context()
 	var dropped []time.Duration
 	for i := range 12 {
+		round := time.Now()
 		a, b, c := clients[i%3], clients[(i+1)%3], clients[(i+2)%3]
 		db := fmt.Sprintf("d%d", i%4)
 		coll := func(m *mongo.Client, name string) *mongo.Collection { return m.Database(db).Collection(name) }
@@ -83,6 +84,7 @@ func TestProxiesBehaveAsOne(t *testing.T) {
 		must(a.Database(db).Drop(ctx))
 		count(b, "y", 0)
 		count(c, "x", 0)
+		t.Logf("round %d took %v", i, time.Since(round))
 	}
 	t.Logf("drops took %v", dropped)
 }

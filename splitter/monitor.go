@@ -13,6 +13,9 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
+// keepMaps is how long versions of maps are kept that are not the newest: longer than any process is likely to stall.
+const keepMaps = 2 * time.Hour
+
 // sweepEvery is how often collections that nothing names are looked for.
 const sweepEvery = time.Hour
 
@@ -37,6 +40,9 @@ func (s *Splitter) Run(ctx context.Context) {
 			return
 		case <-sweep.C:
 			s.Sweep(ctx)
+			if err := s.cfg.Catalog.TrimMaps(ctx, time.Now().Add(-keepMaps)); err != nil && ctx.Err() == nil {
+				s.log.Warn().Err(err).Msg("old versions of maps are not trimmed")
+			}
 		case <-t.C:
 			if !s.cfg.Catalog.Snapshot().BalancerStopped {
 				s.Drain(ctx)
