@@ -99,6 +99,13 @@ func (in *instance) meet(ctx context.Context, c protocol.Closing) []*partition.G
 	if !ok {
 		return nil
 	}
+	if c.Abort && in.m.cfg.Abort != nil {
+		held := make([]partition.Home, len(gates))
+		for i, g := range gates {
+			held[i] = g.Home()
+		}
+		in.wg.Go(func() { in.m.cfg.Abort(held) })
+	}
 	in.wg.Go(func() { in.answer(ctx, c, gates) })
 	if in.m.cfg.Burn != nil {
 		in.wg.Go(func() { in.lose(ctx, c) })

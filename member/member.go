@@ -34,6 +34,8 @@ type Config struct {
 	Lost func(ctx context.Context, backendID string)
 	// Overdue is told of retired homes that are still in use at the drain limit: the cursors there are to be killed. May be nil.
 	Overdue func([]partition.Home)
+	// Abort aborts the transactions that have touched homes, which keep a closing from being answered. May be nil.
+	Abort func([]partition.Home)
 	// Undecided reports whether a transaction of this process at a backend may still be open. Nil: there are never any.
 	Undecided func(backendID string) bool
 	// Lease is how long a lease lasts (10 s), Renew how often it is renewed (2 s), Margin what clocks may differ by (1 s).

@@ -39,6 +39,8 @@ type Closing struct {
 	Physical []string `bson:"physical"`
 	// WritesOnly holds writes and lets reads pass.
 	WritesOnly bool `bson:"writesOnly,omitempty"`
+	// Abort asks that transactions that touched the inputs be aborted: attempt after attempt has waited for them in vain.
+	Abort bool `bson:"abort,omitempty"`
 	// Patience is how long an instance waits for version Ends before it burns it, in milliseconds; 0 is the default.
 	Patience int64 `bson:"patience,omitempty"`
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
+// patientTries is how many attempts wait for open transactions before one asks for them to be aborted.
+const patientTries = 3
+
 // changeLimit is how long a change of a map that copies nothing may take with all its attempts.
 const changeLimit = time.Minute
 
@@ -40,8 +43,8 @@ func (s *Splitter) change(ctx context.Context, ns, kind string, build func(conte
 		return err
 	}
 	defer unlock()
-	for wait := s.cfg.Backoff; ; wait = min(2*wait, 5*time.Second) {
-		err := s.changeOnce(ctx, ns, kind, build)
+	for wait, try := s.cfg.Backoff, 1; ; wait, try = min(2*wait, 5*time.Second), try+1 {
+		err := s.changeOnce(ctx, ns, kind, try, build)
 		var again retryable
 		if err == nil || !errors.As(err, &again) {
 			return err
@@ -61,7 +64,7 @@ func (s *Splitter) current(ctx context.Context, ns string) (*partition.Collectio
 	return s.cfg.Table.View().Collection(ns), nil
 }
 
-func (s *Splitter) changeOnce(ctx context.Context, ns, kind string, build func(context.Context, *partition.Collection) (*edit, error)) error {
+func (s *Splitter) changeOnce(ctx context.Context, ns, kind string, try int, build func(context.Context, *partition.Collection) (*edit, error)) error {
 	c, err := s.current(ctx, ns)
 	if err != nil {
 		return err
@@ -76,7 +79,7 @@ func (s *Splitter) changeOnce(ctx context.Context, ns, kind string, build func(c
 	}
 	kept, done := s.keep(ctx, rec, nil)
 	defer done()
-	err = s.runEdit(kept, rec, c, e)
+	err = s.runEdit(kept, rec, c, e, try)
 	if err != nil {
 		return s.undo(context.WithoutCancel(ctx), rec, err)
 	}
@@ -96,7 +99,7 @@ func gated(c *partition.Collection) []*partition.Part {
 }
 
 // runEdit is a change from the record to the flip.
-func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partition.Collection, e *edit) error {
+func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partition.Collection, e *edit, try int) error {
 	// Whoever had the namespace before may have changed it since it was looked at.
 	now, err := s.current(ctx, c.NS)
 	if err != nil {
@@ -111,7 +114,7 @@ func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partiti
 		}
 	}
 	e.m.V, e.m.Reshape = versionOf(c)+1, rec.ID
-	if err := s.closeGates(ctx, rec, e.m.V, gated(c)); err != nil {
+	if err := s.closeGates(ctx, rec, e.m.V, gated(c), try); err != nil {
 		return err
 	}
 	if err := s.primaryStands(ctx, c); err != nil {
@@ -131,7 +134,7 @@ func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partiti
 }
 
 // closeGates closes the gates of parts within the pause budget; an attempt that fails may be repeated.
-func (s *Splitter) closeGates(ctx context.Context, rec *catalog.Reshape, ends int64, parts []*partition.Part) error {
+func (s *Splitter) closeGates(ctx context.Context, rec *catalog.Reshape, ends int64, parts []*partition.Part, try int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.PauseBudget, errors.New("the gates were closed for longer than the pause budget"))
 	defer cancel()
 	homes := map[string][]string{}
@@ -139,7 +142,7 @@ func (s *Splitter) closeGates(ctx context.Context, rec *catalog.Reshape, ends in
 		homes[p.Backend] = append(homes[p.Backend], p.Physical)
 	}
 	db, _ := catalog.SplitNS(rec.NS)
-	if err := s.owner().Close(ctx, rec, ends, homes, protocol.Closing{NS: rec.NS, DB: db}); err != nil {
+	if err := s.owner().Close(ctx, rec, ends, homes, protocol.Closing{NS: rec.NS, DB: db, Abort: try > patientTries}); err != nil {
 		return retryable{err}
 	}
 	return nil

@@ -106,7 +106,7 @@ func (r *reshape) close(ctx context.Context, ends int64, like protocol.Closing) 
 	for _, p := range r.inputs {
 		homes[p.Backend] = append(homes[p.Backend], p.Physical)
 	}
-	like.NS, like.DB = r.coll.NS, r.coll.DB
+	like.NS, like.DB, like.Abort = r.coll.NS, r.coll.DB, r.try > patientTries
 	if err := r.s.owner().Close(ctx, r.rec, ends, homes, like); err != nil {
 		return retryable{err}
 	}

@@ -181,8 +181,8 @@ func (s *Splitter) switchPrimary(ctx context.Context, db, from, to string) (done
 		return false, err
 	}
 	defer unlock()
-	for wait := s.cfg.Backoff; ; wait = min(2*wait, 5*time.Second) {
-		err := s.switchOnce(ctx, db, from, to)
+	for wait, try := s.cfg.Backoff, 1; ; wait, try = min(2*wait, 5*time.Second), try+1 {
+		err := s.switchOnce(ctx, db, from, to, try)
 		var again retryable
 		switch {
 		case err == nil:
@@ -198,21 +198,21 @@ func (s *Splitter) switchPrimary(ctx context.Context, db, from, to string) (done
 	}
 }
 
-func (s *Splitter) switchOnce(ctx context.Context, db, from, to string) error {
+func (s *Splitter) switchOnce(ctx context.Context, db, from, to string, try int) error {
 	rec, err := s.record(ctx, db, "movePrimary", []partition.Home{{Backend: from, DB: db, Physical: catalog.PrimaryHome}}, nil)
 	if err != nil {
 		return err
 	}
 	kept, done := s.keep(ctx, rec, nil)
 	defer done()
-	if err := s.runSwitch(kept, rec, db, from, to); err != nil {
+	if err := s.runSwitch(kept, rec, db, from, to, try); err != nil {
 		return s.undo(context.WithoutCancel(ctx), rec, err)
 	}
 	s.finish(context.WithoutCancel(ctx), rec)
 	return nil
 }
 
-func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from, to string) error {
+func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from, to string, try int) error {
 	if err := s.cfg.Catalog.Refresh(ctx); err != nil {
 		return retryable{err}
 	}
@@ -227,7 +227,7 @@ func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from
 	}
 	budget, cancel := context.WithTimeoutCause(ctx, s.cfg.PauseBudget, errors.New("the gates were closed for longer than the pause budget"))
 	defer cancel()
-	err := s.owner().Close(budget, rec, m.V, map[string][]string{from: nil}, protocol.Closing{NS: db, DB: db})
+	err := s.owner().Close(budget, rec, m.V, map[string][]string{from: nil}, protocol.Closing{NS: db, DB: db, Abort: try > patientTries})
 	if err == nil {
 		err = s.nothingPlain(budget, db, from, to)
 	}

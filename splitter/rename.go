@@ -30,8 +30,8 @@ func (s *Splitter) Rename(ctx context.Context, from, to string, dropTarget bool)
 		return err
 	}
 	defer unlock()
-	for wait := s.cfg.Backoff; ; wait = min(2*wait, 5*time.Second) {
-		err := s.renameOnce(ctx, from, to, dropTarget)
+	for wait, try := s.cfg.Backoff, 1; ; wait, try = min(2*wait, 5*time.Second), try+1 {
+		err := s.renameOnce(ctx, from, to, dropTarget, try)
 		var again retryable
 		if err == nil || !errors.As(err, &again) {
 			return err
@@ -50,7 +50,7 @@ type side struct {
 }
 
 // renameOnce is one attempt: two records, the closings of both, two maps inserted at one moment.
-func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget bool) error {
+func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget bool, try int) error {
 	source, err := s.current(ctx, from)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget b
 		defer done()
 	}
 	if err == nil {
-		err = s.runRename(ctx, sides[0], sides[1], dropTarget)
+		err = s.runRename(ctx, sides[0], sides[1], dropTarget, try)
 	}
 	whole := context.WithoutCancel(ctx)
 	for _, x := range order {
@@ -95,7 +95,7 @@ func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget b
 	return err
 }
 
-func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarget bool) error {
+func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarget bool, try int) error {
 	for _, x := range []*side{source, target} {
 		now, err := s.current(ctx, x.c.NS)
 		if err != nil {
@@ -107,7 +107,7 @@ func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarg
 	}
 	renamed(source, target)
 	for _, x := range []*side{source, target} {
-		if err := s.closeGates(ctx, x.rec, x.m.V, gated(x.c)); err != nil {
+		if err := s.closeGates(ctx, x.rec, x.m.V, gated(x.c), try); err != nil {
 			return err
 		}
 		if err := s.primaryStands(ctx, x.c); err != nil {

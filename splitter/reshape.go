@@ -36,6 +36,8 @@ type reshape struct {
 	cancel  context.CancelCauseFunc
 	// braked is how long the brake holds a write up.
 	braked time.Duration
+	// try counts the attempts, from 1.
+	try int
 	// pending are ids whose documents met an equal entry of a unique index in an output and are to be tried again.
 	pending []bson.RawValue
 	// restless are ids whose documents changed again whenever they were compared; they are compared behind closed gates.
@@ -95,7 +97,7 @@ func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) er
 	}()
 	wait := s.cfg.Backoff
 	for attempt := 1; ; attempt++ {
-		err := s.attempt(ctx, ns, kind, choose)
+		err := s.attempt(ctx, ns, kind, attempt, choose)
 		var again retryable
 		if err == nil || !errors.As(err, &again) || attempt == 10 || ctx.Err() != nil {
 			return err
@@ -111,7 +113,7 @@ func (s *Splitter) reshape(ctx context.Context, ns, kind string, choose plan) er
 }
 
 // attempt is one try with fresh outputs. Before the flip everything it made is taken back when it fails.
-func (s *Splitter) attempt(ctx context.Context, ns, kind string, choose plan) error {
+func (s *Splitter) attempt(ctx context.Context, ns, kind string, try int, choose plan) error {
 	c, err := s.current(ctx, ns)
 	if err != nil {
 		return retryable{err}
@@ -123,7 +125,7 @@ func (s *Splitter) attempt(ctx context.Context, ns, kind string, choose plan) er
 	if err != nil {
 		return err
 	}
-	r := &reshape{s: s, kind: kind, coll: c, inputs: inputs, outputs: outputs}
+	r := &reshape{s: s, kind: kind, try: try, coll: c, inputs: inputs, outputs: outputs}
 	if err := r.begin(ctx); err != nil {
 		return err
 	}

@@ -120,6 +120,11 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 				r.LeaseLost(ctx, backendID)
 			}
 		},
+		Abort: func(homes []partition.Home) {
+			if r := served.Load(); r != nil {
+				r.AbortTransactionsOn(homes, "its partition is being replaced, and that has waited for it for too long")
+			}
+		},
 		Undecided: func(backendID string) bool {
 			r := served.Load()
 			return r != nil && r.TransactionsUndecided(backendID)
