@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -19,6 +20,9 @@ const maxSeen = 4096
 
 // pollEvery is how often closings are read where there is no change stream.
 const pollEvery = 20 * time.Millisecond
+
+// lookEvery is how often they are read beside a change stream, which may be silent for a while: a closing is met within the pause budget all the same.
+const lookEvery = 250 * time.Millisecond
 
 // watch answers closings until ctx ends: by a change stream on a replica set, by reading them again and again on a standalone. A closing
 // that is seen late is answered late, which costs its owner the attempt and nothing else.
@@ -38,6 +42,15 @@ func (in *instance) watch(ctx context.Context, stream *mongo.ChangeStream) {
 
 // follow meets the closings that a stream shows until it ends.
 func (in *instance) follow(ctx context.Context, stream *mongo.ChangeStream) {
+	ctx, cancel := context.WithCancel(ctx)
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	defer cancel()
+	looks.Go(func() {
+		for in.pause(ctx, lookEvery); ctx.Err() == nil; in.pause(ctx, lookEvery) {
+			_ = in.readClosings(ctx)
+		}
+	})
 	for stream.Next(ctx) {
 		var ev struct {
 			Doc protocol.Closing `bson:"fullDocument"`
@@ -80,6 +93,8 @@ func (in *instance) readClosings(ctx context.Context) error {
 // meet closes the gates that a closing names, and answers once no request of this instance is behind them. A closing whose version has been applied
 // already has ended.
 func (in *instance) meet(ctx context.Context, c protocol.Closing) []*partition.Gate {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	if in.seen[c.ID] {
 		return nil
 	}

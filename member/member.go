@@ -190,6 +190,7 @@ type instance struct {
 	board Board
 	id    bson.ObjectID
 	lease *Lease
+	mu    sync.Mutex
 	// seen are the closings that were met.
 	seen map[bson.ObjectID]bool
 	// wg counts what runs for the instance.

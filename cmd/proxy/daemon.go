@@ -122,7 +122,8 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		},
 		Abort: func(homes []partition.Home) {
 			if r := served.Load(); r != nil {
-				r.AbortTransactionsOn(homes, "its partition is being replaced, and that has waited for it for too long")
+				n := r.AbortTransactionsOn(homes, "its partition is being replaced, and that has waited for it for too long")
+				log.Info().Int("transactions", n).Msg("transactions that hold up a change of a map are aborted")
 			}
 		},
 		Undecided: func(backendID string) bool {
