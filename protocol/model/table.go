@@ -230,7 +230,7 @@ func (l *liveTable) fingerprint() string {
 }
 
 // gateFields are the fields of a gate that what it does depends on.
-var gateFields = []string{"version", "state", "ends", "held", "reads", "writes", "drains"}
+var gateFields = []string{"version", "state", "ends", "held", "reads", "writes", "drains", "txns"}
 
 func (l *liveTable) snapshotID() string {
 	if c := l.t.View().Catalog.Maps[namespace]; c != nil {

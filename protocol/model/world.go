@@ -44,8 +44,6 @@ const (
 	faults
 )
 
-var faultNames = [faults]string{"", "crash", "lapse", "lost answer", "cut", "usurpation", "timeout", "impatience", "deleted map"}
-
 // record is a reshape's record.
 type record struct {
 	exists, retiring, closing bool
