@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -63,6 +64,7 @@ func TestCase32LargestDocuments(t *testing.T) {
 		}
 	}
 	whole("as inserted")
+	c.SetTimeout(3 * time.Minute) // a move of 16 MB documents, verified byte for byte, on a busy machine
 	to := "b1"
 	where := must(t, c, "config", bson.D{{Key: "find", Value: "chunks"}, {Key: "limit", Value: int32(1)}, {Key: "filter", Value: bson.D{{Key: "shard", Value: bson.D{{Key: "$ne", Value: "b1"}}}, {Key: "ns", Value: db + ".c"}}}})
 	chunks, _ := batchOf(t, where)
