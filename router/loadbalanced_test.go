@@ -15,7 +15,7 @@ import (
 func TestLoadBalanced(t *testing.T) {
 	e := fleetEnv(t)
 	e.shard("c", "_id", 6)
-	addr := e.listens()
+	addr := e.addr
 	c := connect(t, (&url.URL{Scheme: "mongodb", Host: addr, Path: "/", RawQuery: "loadBalanced=true"}).String())
 	coll := c.Database(e.db).Collection("c")
 	var docs []any
@@ -59,16 +59,6 @@ func TestLoadBalanced(t *testing.T) {
 		}
 	}
 	_ = cur.Close(e.ctx)
-}
-
-// listens is the address of the router's first listener.
-func (e *writeEnv) listens() string {
-	e.router.mu.Lock()
-	defer e.router.mu.Unlock()
-	for l := range e.router.listeners {
-		return l.Addr().String()
-	}
-	return ""
 }
 
 // TestGetMoreElsewhere is 43 at once, whatever the id.

@@ -22,7 +22,7 @@ var mayImport = map[string][]string{
 	"catalog":   {"shardkey", "wire"},
 	"partition": {"shardkey", "catalog"},
 	"backend":   {"wire"},
-	"protocol":  {"catalog", "partition"},
+	"protocol":  {"catalog", "partition", "shardkey"},
 	"member":    {"protocol", "catalog", "partition", "backend", "shardkey", "wire"},
 	"splitter":  {"member", "protocol", "catalog", "partition", "backend", "shardkey", "wire"},
 	"router":    {"splitter", "member", "protocol", "catalog", "partition", "backend", "shardkey", "wire"},
