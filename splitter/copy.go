@@ -56,7 +56,9 @@ func (r *reshape) createOutputs(ctx context.Context) error {
 		if err != nil {
 			return retryable{err}
 		}
+		r.mu.Lock()
 		r.total += n
+		r.mu.Unlock()
 		size, err := r.s.size(ctx, p.Home)
 		if err != nil {
 			return retryable{err}

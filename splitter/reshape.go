@@ -31,6 +31,9 @@ type reshape struct {
 	inputs  []*partition.Part
 	outputs []output
 	rec     *catalog.Reshape
+	// id and started are the record's, for those who look while it changes.
+	id      string
+	started time.Time
 	info    collectionInfo
 	streams []*stream
 	cancel  context.CancelCauseFunc
@@ -169,6 +172,9 @@ func (r *reshape) begin(ctx context.Context) error {
 		r.outputs[i].Physical = catalog.PhysicalName(r.coll.Name, number, 0, i)
 	}
 	r.rec, err = r.s.record(ctx, r.coll.NS, r.kind, homesOfParts(r.inputs), homesOfOutputs(r.outputs))
+	if err == nil {
+		r.id, r.started = r.rec.ID.Hex(), r.rec.Started
+	}
 	return err
 }
 
@@ -345,7 +351,7 @@ func (s *Splitter) Operations() []bson.D {
 		all = append(all, r)
 	}
 	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b *reshape) int { return a.rec.Started.Compare(b.rec.Started) })
+	slices.SortFunc(all, func(a, b *reshape) int { return a.started.Compare(b.started) })
 	var out []bson.D
 	for _, r := range all {
 		out = append(out, r.describe())
@@ -356,12 +362,12 @@ func (s *Splitter) Operations() []bson.D {
 func (r *reshape) describe() bson.D {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := bson.D{{Key: "type", Value: "op"}, {Key: "op", Value: "command"}, {Key: "desc", Value: "reshape"}, {Key: "opid", Value: r.rec.ID.Hex()}, {Key: "ns", Value: r.coll.NS},
+	d := bson.D{{Key: "type", Value: "op"}, {Key: "op", Value: "command"}, {Key: "desc", Value: "reshape"}, {Key: "opid", Value: r.id}, {Key: "ns", Value: r.coll.NS},
 		{Key: "kind", Value: r.kind}, {Key: "phase", Value: r.phase}, {Key: "active", Value: true},
-		{Key: "secs_running", Value: int64(time.Since(r.rec.Started).Seconds())}, {Key: "microsecs_running", Value: time.Since(r.rec.Started).Microseconds()},
+		{Key: "secs_running", Value: int64(time.Since(r.started).Seconds())}, {Key: "microsecs_running", Value: time.Since(r.started).Microseconds()},
 		{Key: "documentsCopied", Value: r.docs}, {Key: "bytesCopied", Value: r.bytes}, {Key: "documentsToCopy", Value: r.total}}
 	if r.docs > 0 && r.total > r.docs && r.phase == "copy" {
-		left := time.Duration(float64(time.Since(r.rec.Started)) * float64(r.total-r.docs) / float64(r.docs))
+		left := time.Duration(float64(time.Since(r.started)) * float64(r.total-r.docs) / float64(r.docs))
 		d = append(d, bson.E{Key: "remainingOperationTimeEstimatedSecs", Value: int64(left.Seconds())})
 	}
 	return d
