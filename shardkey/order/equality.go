@@ -30,6 +30,8 @@ func appendKey(dst []byte, v bsoncore.Value, depth int) []byte {
 		return appendElements(dst, v.Data, true, depth)
 	case 25:
 		return appendElements(dst, v.Data, false, depth)
+	case 15, 60:
+		return append(dst, v.Data[:len(v.Data)-1]...) // whatever stands in the place of the last zero
 	case 40:
 		return append(dst, min(v.Data[0], 1))
 	case 65:
