@@ -30,8 +30,13 @@ const (
 
 // commitTransaction answers the command of that name (mongos-behaviour §8.4).
 func (r *Router) commitTransaction(ctx context.Context, q *Request) (Reply, error) {
+	return r.endTransaction(ctx, q, r.commit)
+}
+
+// endTransaction has end commit or abort the transaction that the request names, in its turn; one that this proxy does not know is ended at its backend.
+func (r *Router) endTransaction(ctx context.Context, q *Request, end func(context.Context, *Request, *transaction) (Reply, error)) (Reply, error) {
 	if !q.InTxn {
-		return Reply{}, wire.Errorf(wire.CommandFailed, "commitTransaction must be run within a transaction")
+		return Reply{}, wire.Errorf(wire.CommandFailed, "%s must be run within a transaction", q.Command.Name)
 	}
 	t, err := r.txns.find(q)
 	if err != nil {
@@ -44,6 +49,10 @@ func (r *Router) commitTransaction(ctx context.Context, q *Request) (Reply, erro
 		return Reply{}, err
 	}
 	defer t.give()
+	return end(ctx, q, t)
+}
+
+func (r *Router) commit(ctx context.Context, q *Request, t *transaction) (Reply, error) {
 	if sent, err := t.committing(); err != nil || !sent {
 		return withRecoveryToken(Reply{Body: okBody}, t.where()), err
 	}
@@ -82,20 +91,10 @@ func (t *transaction) committing() (sent bool, err error) {
 
 // abortTransaction answers the command of that name.
 func (r *Router) abortTransaction(ctx context.Context, q *Request) (Reply, error) {
-	if !q.InTxn {
-		return Reply{}, wire.Errorf(wire.CommandFailed, "abortTransaction must be run within a transaction")
-	}
-	t, err := r.txns.find(q)
-	if err != nil {
-		return Reply{}, err
-	}
-	if t == nil {
-		return r.endElsewhere(ctx, q)
-	}
-	if err := t.take(ctx); err != nil {
-		return Reply{}, err
-	}
-	defer t.give()
+	return r.endTransaction(ctx, q, r.abort)
+}
+
+func (r *Router) abort(ctx context.Context, q *Request, t *transaction) (Reply, error) {
 	t.mu.Lock()
 	state, why := t.state, t.why
 	if state == txnOpen {

@@ -29,8 +29,6 @@ type edit struct {
 	make    func(context.Context) error
 	// check looks, behind closed gates, whether the change may be made. May be nil.
 	check func(context.Context) error
-	// what happened is told by done, once the map stands. May be nil.
-	done func(context.Context)
 }
 
 // change makes one change of ns's map through closed gates, in attempts: one that a proxy does not answer in time is burnt, and begun anew after a while. build
@@ -82,9 +80,6 @@ func (s *Splitter) changeOnce(ctx context.Context, ns, kind string, try int, bui
 	err = s.runEdit(kept, rec, c, e, try)
 	if err != nil {
 		return s.undo(context.WithoutCancel(ctx), rec, err)
-	}
-	if e.done != nil {
-		e.done(context.WithoutCancel(ctx))
 	}
 	s.finish(context.WithoutCancel(ctx), rec)
 	return nil
