@@ -232,11 +232,6 @@ func (g *Gate) WaitReleased(ctx context.Context) error {
 	})
 }
 
-// WaitDrained waits until nothing at all is inside: no request, no cursor, no transaction.
-func (g *Gate) WaitDrained(ctx context.Context) error {
-	return g.wait(ctx, g.emptyLocked)
-}
-
 func (g *Gate) emptyLocked() bool {
 	return g.writes == 0 && g.reads == 0 && g.drains == 0 && g.txns == 0
 }

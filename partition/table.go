@@ -40,19 +40,6 @@ func (t *Table) Gate(h Home) *Gate {
 	return t.gates[h]
 }
 
-// GateFor returns the gate of a home, making it, open at version, if nothing has used the home yet. The member package
-// closes with it what no request has touched so far.
-func (t *Table) GateFor(h Home, version int64) *Gate { return t.gate(h, version) }
-
-func (t *Table) gate(h Home, version int64) *Gate {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if g := t.gates[h]; g != nil {
-		return g
-	}
-	return t.gateLocked(h.DB+"."+catalog.LogicalName(h.Physical), h, version)
-}
-
 // plainGate returns the gate of a namespace without a map, nil when v is not the current view: the home may have
 // been retired, dropped and forgotten since.
 func (t *Table) plainGate(v *View, h Home) *Gate {

@@ -32,4 +32,5 @@ var variantNames = [variants]string{"the protocol", "no look at the lease after 
 	"outputs used again", "drop without reading the newest map", "not waiting for the transactions' lifetime", "the transaction begun before the mark is written",
 	"a gate opened by an older version", "a sweep that reads the map before the records"}
 
+// String names the broken rule.
 func (v Variant) String() string { return variantNames[v] }

@@ -238,6 +238,7 @@ func (w *World) tick() {
 	}
 }
 
+// String shows what the stores hold, for a counterexample.
 func (w *World) String() string {
 	return fmt.Sprintf("maps %v recs %+v homes %+v boards %+v leases %+v", w.maps, w.recs, w.homes, w.boards, w.leases)
 }
