@@ -18,6 +18,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/shardway/shardway/config"
 	"github.com/shardway/shardway/fleet"
 )
 
@@ -143,6 +144,7 @@ func (p *processes) shardway(ctx context.Context, backends map[string]string, ar
 		args = append(args, "--backend", id+"="+uri)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(p.dir, "proxy"), args...)
+	cmd.Env = config.WithoutOurs(os.Environ())
 	if err := p.launch(cmd); err != nil {
 		return target{}, err
 	}

@@ -1,8 +1,8 @@
 // Package config is what an operator can set: a struct nested by concern, read from a YAML file, from
 // environment variables and from flags, in that order of growing weight. A key's path gives all
 // three names: reshape.leaseRenew in the file is SHARDWAY_RESHAPE_LEASE_RENEW in the environment and
-// --reshape-lease-renew on the command line. An unknown key in the file is an error that suggests
-// the nearest name; configs/shardway.yaml shows every key with its default.
+// --reshape-lease-renew on the command line. An unknown key in the file and an
+// unknown SHARDWAY_ variable are errors that suggest the nearest name; configs/shardway.yaml shows every key with its default.
 package config
 
 import "time"

@@ -51,7 +51,7 @@ func (k key) flagName() string {
 }
 
 // envName is the key's environment variable.
-func (k key) envName() string { return "SHARDWAY_" + strings.ToUpper(join(k.path, '_')) }
+func (k key) envName() string { return envPrefix + strings.ToUpper(join(k.path, '_')) }
 
 // join writes a path's words in lower case: "backendTLS.caFile" is backend-tls-ca-file.
 func join(path string, sep rune) string {

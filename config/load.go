@@ -60,6 +60,9 @@ func Load(path string, fs *pflag.FlagSet) (Config, error) {
 	c := Default()
 	c.Backends, c.Collections = f.backends, f.collections
 	var errs []error
+	if err := CheckEnvironment(os.Environ()); err != nil {
+		errs = append(errs, err)
+	}
 	for _, k := range keys() {
 		if err := errors.Join(v.BindEnv(k.path, k.envName()), v.BindPFlag(k.path, fs.Lookup(k.flagName()))); err != nil {
 			return Config{}, err

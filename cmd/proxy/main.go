@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/shardway/shardway/config"
 )
 
 func main() {
@@ -29,6 +31,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true, // an error's own sentence is what helps
 		SilenceErrors: true, // main writes it
 	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return config.SuggestFlag(cmd.Flags(), err) })
 	root.AddCommand(serveCommand(), sandboxCommand(), versionCommand())
 	return root
 }

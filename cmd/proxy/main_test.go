@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shardway/shardway/config"
+	"github.com/shardway/shardway/fleet"
 )
 
 // envMain makes the test binary the program itself, so that the tests run it as a process.
@@ -20,6 +23,9 @@ const envMain = "SHARDWAY_TEST_MAIN"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envMain) != "" {
+		if err := os.Unsetenv(envMain); err != nil { // to the program it would be an unknown variable
+			panic(err)
+		}
 		main()
 		return
 	}
@@ -52,10 +58,19 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+// environment is what the program gets: nothing of what these tests themselves were told, but for the server that they run on.
+func environment(more ...string) []string {
+	env := append(config.WithoutOurs(os.Environ()), envMain+"=1")
+	if server := os.Getenv(fleet.EnvServer); server != "" {
+		env = append(env, fleet.EnvServer+"="+server)
+	}
+	return append(env, more...)
+}
+
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
 	p := &program{cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000), exited: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(), envMain+"=1")
+	p.cmd.Env = environment()
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -118,10 +133,15 @@ func (p *program) terminate(t *testing.T) {
 // run runs shardway to its end.
 func run(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
+	return runWith(t, environment(), args...)
+}
+
+func runWith(t *testing.T, env []string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), envMain+"=1")
+	cmd.Env = env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
@@ -156,7 +176,7 @@ func TestCheck(t *testing.T) {
 		want string
 	}{
 		"unknown key":  {[]string{"--config", bad}, "did you mean listen?"},
-		"unknown flag": {[]string{"--lisen", "x"}, "unknown flag"},
+		"unknown flag": {[]string{"--lisen", "x"}, "unknown flag: --lisen; did you mean --listen?"},
 		"no backends":  {nil, "backends: none is given"},
 		"argument":     {[]string{"--config", good, "extra"}, "extra"},
 	} {
@@ -164,6 +184,13 @@ func TestCheck(t *testing.T) {
 		var exit *exec.ExitError
 		if !asExit(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: %v, %q, want exit code 1 and %q", name, err, errs, c.want)
+		}
+	}
+	for _, args := range [][]string{{"serve", "--check", "--config", good}, {"sandbox", "--listen", "127.0.0.1:0"}} {
+		_, errs, err := runWith(t, environment("SHARDWAY_LISTNE=h:1"), args...)
+		var exit *exec.ExitError
+		if !asExit(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(errs, "SHARDWAY_LISTNE; did you mean SHARDWAY_LISTEN?") {
+			t.Errorf("%q with an unknown variable: %v, %q", args, err, errs)
 		}
 	}
 }

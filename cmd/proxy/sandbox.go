@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardway/shardway/cmd/proxy/sandbox"
+	"github.com/shardway/shardway/config"
 )
 
 func sandboxCommand() *cobra.Command {
@@ -19,6 +20,9 @@ proxy to standard output, and with several of them a line "all: mongodb://…". 
 again. Ctrl-C stops everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.CheckEnvironment(os.Environ()); err != nil {
+				return err // the proxies, which get the same variables, would end at once
+			}
 			self, err := os.Executable()
 			if err != nil {
 				return err

@@ -16,6 +16,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/config"
 	"github.com/shardway/shardway/fleet"
 )
 
@@ -133,6 +134,7 @@ func (p *Proxy) Launch() error {
 		args = append(args, "--backend", "b"+strconv.Itoa(i+1)+"="+uri)
 	}
 	cmd := exec.Command(path, append(args, p.options.Args...)...)
+	cmd.Env = config.WithoutOurs(os.Environ()) // the tests' own variables are unknown keys to it
 	if p.options.LogFile != "" {
 		log, err := os.OpenFile(p.options.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 		if err != nil {
