@@ -21,6 +21,7 @@ type Config struct {
 	TLS               TLS                   `key:"tls"`
 	BackendTLS        BackendTLS            `key:"backendTLS"`
 	Pool              Pool                  `key:"pool"`
+	Transactions      Transactions          `key:"transactions"`
 	Reshape           Reshape               `key:"reshape"`
 }
 
@@ -70,6 +71,11 @@ type Pool struct {
 	HeartbeatInterval time.Duration `key:"heartbeatInterval" help:"How often a server is asked for its state."`
 }
 
+// Transactions is about transactions of several statements.
+type Transactions struct {
+	Lifetime time.Duration `key:"lifetime" help:"A transaction open for this long is aborted, as transactionLifetimeLimitSeconds does on a server. The backends' own limits hold too."`
+}
+
 // Reshape is the durations and limits of splits, moves and merges. All proxies of a fleet must agree
 // on lease, leaseMargin and retryWindow.
 type Reshape struct {
@@ -100,6 +106,7 @@ func Default() Config {
 			IdleTimeout:       5 * time.Minute,
 			HeartbeatInterval: 10 * time.Second,
 		},
+		Transactions: Transactions{Lifetime: time.Minute},
 		Reshape: Reshape{
 			Lease:           10 * time.Second,
 			LeaseRenew:      2 * time.Second,

@@ -143,6 +143,7 @@ func (c Config) validatePool(p *problems) {
 
 func (c Config) validateReshape(p *problems) {
 	r := c.Reshape
+	p.atLeast("transactions.lifetime", c.Transactions.Lifetime, time.Millisecond)
 	for path, d := range map[string]time.Duration{
 		"lease": r.Lease, "leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin, "gateWait": r.GateWait,
 		"standalonePause": r.StandalonePause, "drainLimit": r.DrainLimit, "checkInterval": r.CheckInterval,

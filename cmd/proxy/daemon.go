@@ -177,6 +177,8 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		RemoveBackend:  roster.Remove,
 		RetryWindow:    cfg.Reshape.RetryWindow,
 		Stop:           told,
+
+		TransactionLifetime: cfg.Transactions.Lifetime,
 	})
 	served.Store(requests)
 	if err := serveAdmin(background, &beside, cfg.Admin, log); err != nil {
