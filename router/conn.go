@@ -51,7 +51,8 @@ type Conn struct {
 	reader   *wire.Reader
 	requests int64
 	nextID   int32
-	hadTxn   bool // it has brought a statement of a transaction
+	// who tells whose connection it is, as far as can be told: the client's host and its description of itself. Everybody may read it.
+	who atomic.Pointer[string]
 	// loadBalanced says that its client reaches the proxy through a load balancer, and keeps cursors and transactions to this one connection.
 	loadBalanced bool
 
@@ -100,6 +101,7 @@ func (r *Router) acceptLoop(ctx context.Context, l net.Listener) error {
 func (r *Router) start(ctx context.Context, nc net.Conn) {
 	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, reader: wire.NewReader(nc)}
 	c.renew()
+	c.isFrom(nil)
 	r.mu.Lock()
 	if r.closing || len(r.conns) >= maxConns {
 		r.mu.Unlock()
@@ -126,15 +128,13 @@ func (c *Conn) run() {
 	c.mu.Unlock()
 	_ = c.nc.Close()
 	c.reader.Release()
-	if c.hadTxn {
-		c.r.clientGone(c)
-	}
 	if c.loadBalanced {
 		c.r.cursors.killWhere(func(cur *cursor) bool { return cur.conn == c })
 	}
 	c.r.mu.Lock()
 	delete(c.r.conns, c)
 	c.r.mu.Unlock()
+	c.r.clientGone(c)
 	c.r.stats.connections.Add(-1)
 	ev := c.r.log.Info()
 	if reason != endClient && reason != endShutdown {

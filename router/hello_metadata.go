@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"net"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -41,7 +42,18 @@ func (c *Conn) greet(cmd bson.Raw) error {
 		return err
 	}
 	c.metadata = bytes.Clone(meta)
+	c.isFrom(c.metadata)
 	return nil
+}
+
+// isFrom notes whose connection it is.
+func (c *Conn) isFrom(meta bson.Raw) {
+	host := c.nc.RemoteAddr().String()
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	who := host + " " + string(meta)
+	c.who.Store(&who)
 }
 
 func checkMetadata(meta bsoncore.Document) error {

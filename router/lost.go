@@ -36,9 +36,32 @@ func (cs *cursors) condemn(at func(*partition.Part) bool) {
 	})
 }
 
-// clientGone aborts the transactions whose last statement came over a connection that has ended.
+// clientGone aborts what nobody is there any more to end, when a connection has ended. A transaction is its session's, not a connection's: as on a mongos a pool may close one while it is
+// idle, and the transaction goes on over another. It ends with the last connection of whoever brought its last statement. Behind a load balancer the driver keeps it to one connection, and it
+// ends with that.
 func (r *Router) clientGone(c *Conn) {
-	r.abortWhere("the connection of its client has ended", func(t *transaction) bool { return t.conn == c })
+	who := *c.who.Load()
+	left := func(t *transaction) bool {
+		if t.conn == nil || t.conn.loadBalanced {
+			return t.conn == c
+		}
+		return *t.conn.who.Load() == who
+	}
+	if len(r.txns.where(left)) > 0 && (c.loadBalanced || !r.isConnected(who)) {
+		r.abortWhere("its client has gone", left)
+	}
+}
+
+// isConnected reports whether a client has a connection.
+func (r *Router) isConnected(who string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.conns {
+		if *c.who.Load() == who {
+			return true
+		}
+	}
+	return false
 }
 
 // abortWhere aborts the open transactions that match accepts. match is called under locks.

@@ -159,9 +159,6 @@ func (t *transaction) begin(ctx context.Context, c *Conn) (context.Context, erro
 	}
 	ctx, t.cancel = context.WithCancelCause(ctx)
 	t.conn = c
-	if c != nil {
-		c.hadTxn = true
-	}
 	return txnContext{ctx, t}, nil
 }
 

@@ -437,22 +437,6 @@ func TestTransactionEnds(t *testing.T) {
 	begun()
 	aborted("a transaction that is too old")
 	e.router.cfg.TransactionLifetime = 0
-	// Over a connection that is cut.
-	s := e.session()
-	if err := s.StartTransaction(); err != nil {
-		t.Fatal(err)
-	}
-	servers[0].Forget()
-	coll := e.client.Database(e.db).Collection("c")
-	_ = coll.FindOne(inSession(e, s), d("_id", a)).Err()
-	if e.router.Transactions() != 1 {
-		t.Fatal("not open")
-	}
-	e.router.eachConn(func(c *Conn) { _ = c.nc.Close() })
-	e.settled()
-	if got := fmt.Sprint(names(sent(servers[0]))); got != "[find abortTransaction]" {
-		t.Errorf("a cut connection: sent %s", got)
-	}
 	// While a statement runs.
 	running := make(chan struct{})
 	servers[0].SetScript(func(c backendtest.Command) backendtest.Answer {
