@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -113,7 +114,11 @@ func (r *reshape) place(doc bson.Raw) (int, error) {
 			return i, nil
 		}
 	}
-	return 0, wire.Errorf(wire.InternalError, "a document of %s lies at %d, outside of its partition", r.coll.NS, pos.Int64())
+	return 0, r.outside(pos)
+}
+
+func (r *reshape) outside(pos shardkey.Position) error {
+	return wire.Errorf(wire.InternalError, "a document of %s lies at %d, outside of its partition", r.coll.NS, pos.Int64())
 }
 
 // copyAll scans the inputs and inserts every document into its output.

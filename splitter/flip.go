@@ -33,6 +33,9 @@ func (r *reshape) flip(ctx context.Context) error {
 	r.pause = time.Since(began)
 	r.mu.Unlock()
 	if err != nil {
+		if budget.Err() != nil && ctx.Err() == nil {
+			err = errors.Join(context.Cause(budget), err) // the driver's words for it help nobody
+		}
 		var again retryable
 		if !errors.As(err, &again) && ctx.Err() == nil {
 			err = retryable{err}

@@ -24,21 +24,39 @@ const (
 	followLimit = 5 * time.Minute
 )
 
-// catchUp applies what the streams have shown until a round is quick. Under heavy writing rounds do not get shorter than what the writes of
-// one round take; then a round within a quarter of the pause budget must do.
+// catchUp applies what the streams have shown until a round is quick. It holds up no write: what is then left is brought over after the comparison.
 func (r *reshape) catchUp(ctx context.Context) error {
+	return r.gain(ctx, r.round, func(time.Duration) {})
+}
+
+// catchUpToClose brings over what the streams have shown, and then what they show until a marker comes through them, until that is quick: what is left when the
+// gates are closed then takes about as long. Only a marker tells: a stream that has nothing to show may have much of other collections to read, this
+// reshape's own copies among it.
+func (r *reshape) catchUpToClose(ctx context.Context) error {
+	if err := r.gain(ctx, r.round, r.brake); err != nil {
+		return err
+	}
+	return r.gain(ctx, func(ctx context.Context) (int, error) {
+		_, n, err := r.pass(ctx)
+		return n, err
+	}, r.brake)
+}
+
+// gain repeats round until one is quick. Under heavy writing rounds do not get shorter than what the writes of
+// one round take; then, with the brake on, one within a quarter of the pause budget must do.
+func (r *reshape) gain(ctx context.Context, round func(context.Context) (int, error), brake func(took time.Duration)) error {
 	began := time.Now()
 	last, stalled := time.Duration(0), 0
 	for {
 		at := time.Now()
-		n, err := r.round(ctx)
+		n, err := round(ctx)
 		if err != nil {
 			return err
 		}
 		took := time.Since(at)
 		if took > last*4/5 {
 			stalled++
-			r.brake(took)
+			brake(took)
 		}
 		last = took
 		switch {

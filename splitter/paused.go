@@ -60,7 +60,7 @@ func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
 		return err
 	}
 	if len(differ) > 0 {
-		return errors.New("inputs and outputs differ, first at _id " + differ[0].id.String())
+		return errors.New("inputs and outputs differ, first at _id " + differ[0].String())
 	}
 	if err := r.sameIndexes(ctx); err != nil {
 		return err

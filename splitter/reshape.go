@@ -219,6 +219,9 @@ func (r *reshape) run(ctx context.Context) error {
 	if err := r.align(ctx); err != nil {
 		return err
 	}
+	if err := r.catchUpToClose(ctx); err != nil {
+		return err
+	}
 	r.enter("close")
 	if err := r.flip(ctx); err != nil {
 		return err

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-
-	"github.com/shardway/shardway/partition"
 )
 
+// verifyBatch is how many documents are read again at once.
 const verifyBatch = 1000
 
 // maxRestless bounds the documents that are left to be compared behind closed gates.
@@ -22,28 +21,29 @@ type difference struct {
 	input bson.Raw
 }
 
-// verify compares inputs and outputs byte for byte, in both directions. What differs may have changed meanwhile: it is read again after the streams have
+// verify compares inputs and outputs byte for byte. What differs may have changed meanwhile: it is read again after the streams have
 // passed, twice, and ends the attempt if it still differs. A document that has changed again between two readings, as one that all requests
 // count in does at each, says nothing yet: it is left to be compared when the gates are closed.
 func (r *reshape) verify(ctx context.Context) error {
-	differ, err := r.compare(ctx)
+	ids, err := r.compare(ctx)
 	if err != nil {
 		return err
 	}
-	for again := 0; len(differ) > 0; again++ {
-		before := differ
+	var before []difference
+	for again := 0; len(ids) > 0; again++ {
 		if _, _, err := r.pass(ctx); err != nil {
 			return err
 		}
-		ids := make([]bson.RawValue, len(before))
-		for i, d := range before {
-			ids[i] = d.id
-		}
-		if differ, err = r.differing(ctx, ids); err != nil {
+		differ, err := r.differing(ctx, ids)
+		if err != nil {
 			return err
 		}
 		if again == 1 {
 			return r.judge(before, differ)
+		}
+		before, ids = differ, nil
+		for _, d := range differ {
+			ids = append(ids, d.id)
 		}
 	}
 	return nil
@@ -85,68 +85,20 @@ func (r *reshape) differs(id bson.RawValue, n int) error {
 	return retryable{errors.New("inputs and outputs differ, first at _id " + id.String())}
 }
 
-// compare scans all and returns what differs, each document once.
-func (r *reshape) compare(ctx context.Context) ([]difference, error) {
-	var differ []difference
-	seen := map[string]bool{}
-	scan := func(h partition.Home) error {
-		return r.scanIDs(ctx, h, func(ids []bson.RawValue) error {
-			found, err := r.differing(ctx, ids)
-			for _, d := range found {
-				if k := valueKey(d.id); !seen[k] {
-					seen[k] = true
-					differ = append(differ, d)
-				}
-			}
-			return err
-		})
-	}
-	for _, p := range r.inputs {
-		if err := scan(p.Home); err != nil {
-			return nil, err
-		}
-	}
-	for _, o := range r.outputs {
-		if err := scan(o.Home); err != nil {
-			return nil, err
-		}
-	}
-	return differ, nil
-}
-
-// scanIDs calls f with the ids of a collection, batch by batch.
-func (r *reshape) scanIDs(ctx context.Context, h partition.Home, f func([]bson.RawValue) error) error {
-	c, err := r.s.collection(h)
-	if err != nil {
-		return err
-	}
-	cur, err := c.Find(ctx, bson.D{}, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}).SetBatchSize(int32(r.atOnce(verifyBatch))).SetNoCursorTimeout(true))
-	if err != nil {
-		return retryable{err}
-	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
-	var ids []bson.RawValue
-	for cur.Next(ctx) {
-		id := cur.Current.Lookup("_id")
-		ids = append(ids, bson.RawValue{Type: id.Type, Value: bytes.Clone(id.Value)})
-		if len(ids) >= r.atOnce(verifyBatch) {
-			if err := f(ids); err != nil {
-				return err
-			}
-			ids = nil
-		}
-	}
-	if err := cur.Err(); err != nil {
-		return retryable{err}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	return f(ids)
-}
-
 // differing returns those of the ids whose document is not the same, or not in the same place, in the inputs and in the outputs.
 func (r *reshape) differing(ctx context.Context, ids []bson.RawValue) ([]difference, error) {
+	var all []difference
+	for some := range slices.Chunk(ids, r.atOnce(verifyBatch)) {
+		differ, err := r.differingOf(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, differ...)
+	}
+	return all, nil
+}
+
+func (r *reshape) differingOf(ctx context.Context, ids []bson.RawValue) ([]difference, error) {
 	want := map[string]bson.Raw{}
 	for _, p := range r.inputs {
 		docs, err := r.readAgain(ctx, p.Home, ids)
