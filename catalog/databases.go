@@ -134,12 +134,19 @@ func (s *Store) PutBackend(ctx context.Context, id, uri, host string) error {
 	return s.Refresh(ctx)
 }
 
-// SetDraining says that a backend is being emptied, and since when it is empty (zero: it is not yet).
-func (s *Store) SetDraining(ctx context.Context, id string, draining bool, drainedAt time.Time) error {
-	_, err := s.db.Collection(backendsColl).UpdateByID(ctx, id, bson.D{{Key: "$set", Value: bson.D{
-		{Key: "draining", Value: draining}, {Key: "drainedAt", Value: drainedAt}}}})
-	if err != nil {
-		return fmt.Errorf("mark backend %s: %w", id, err)
+// SetDraining says that a backend is to be emptied, or is to stay after all.
+func (s *Store) SetDraining(ctx context.Context, id string, draining bool) error {
+	return s.updateBackend(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "draining", Value: draining}, {Key: "drainedAt", Value: time.Time{}}})
+}
+
+// SetDrained says since when a backend that is being emptied is empty (zero: it is not).
+func (s *Store) SetDrained(ctx context.Context, id string, at time.Time) error {
+	return s.updateBackend(ctx, bson.D{{Key: "_id", Value: id}, {Key: "draining", Value: true}}, bson.D{{Key: "drainedAt", Value: at}})
+}
+
+func (s *Store) updateBackend(ctx context.Context, which, set bson.D) error {
+	if _, err := s.db.Collection(backendsColl).UpdateOne(ctx, which, bson.D{{Key: "$set", Value: set}}); err != nil {
+		return fmt.Errorf("mark backend %v: %w", which[0].Value, err)
 	}
 	return s.Refresh(ctx)
 }

@@ -3,6 +3,7 @@ package partition
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/shardway/shardway/catalog"
 )
@@ -26,6 +27,13 @@ func passes(p *Part) (open bool, err error) {
 // TestOlderVersionOpensNothing: a closing until version 3 that a process at version 1 has met outlives version 2, which comes late.
 func TestOlderVersionOpensNothing(t *testing.T) {
 	table := NewTable()
+	var opened []Home
+	table.OnOpen(func(g *Gate, closed time.Duration) {
+		if closed <= 0 {
+			t.Errorf("%v was closed for %s", g.Home(), closed)
+		}
+		opened = append(opened, g.Home())
+	})
 	at := func(v int64) *catalog.Map {
 		return &catalog.Map{NS: "d.c", V: v, Partitions: []catalog.Partition{{Backend: "b1", Physical: "c@1.0.0"}}}
 	}
@@ -38,9 +46,22 @@ func TestOlderVersionOpensNothing(t *testing.T) {
 	if open, _ := passes(table.View().Collection("d.c").Parts[0]); open {
 		t.Error("version 2 opened a gate that is closed until version 3")
 	}
+	if len(opened) > 0 {
+		t.Errorf("version 2 was told to have opened %v", opened)
+	}
 	table.Apply(snapshotOf("b1", at(3)))
 	if open, err := passes(table.View().Collection("d.c").Parts[0]); !open {
 		t.Errorf("version 3 did not open the gate: %v", err)
+	}
+	if len(opened) != 1 || opened[0] != home {
+		t.Errorf("told to have opened: %v", opened)
+	}
+	if _, ok := table.Close("d.c", []Home{home}, 4, ClosedAll); !ok {
+		t.Fatal("not closed again")
+	}
+	table.Apply(snapshotOf("b1", &catalog.Map{NS: "d.c", V: 4, Partitions: []catalog.Partition{{Backend: "b2", Physical: "c@2.0.0"}}}))
+	if len(opened) != 2 || opened[1] != home {
+		t.Errorf("told to have opened with its retirement: %v", opened)
 	}
 }
 

@@ -55,6 +55,8 @@ type Gate struct {
 	state   Closed
 	// ends is the version that ends what closed the gate: an older one that is applied meanwhile does not open it.
 	ends int64
+	// since is when it was closed.
+	since time.Time
 	// held says that the database's namespaces without a map are all closed, this one with them.
 	held bool
 	// reads and writes are the requests inside.
@@ -180,6 +182,9 @@ func (g *Gate) Transactions() int {
 func (g *Gate) Close(c Closed, ends int64) {
 	g.mu.Lock()
 	if g.state != Retired {
+		if g.state == Open {
+			g.since = time.Now()
+		}
 		g.state, g.ends = max(c, g.state), max(ends, g.ends)
 		g.wakeLocked()
 	}
@@ -196,25 +201,37 @@ func (g *Gate) hold(on bool) {
 	g.mu.Unlock()
 }
 
-// open applies a map version, which must name the home, and reopens the gate unless it is closed until a later one.
-func (g *Gate) open(version int64) {
+// open applies a map version, which must name the home, and reopens the gate unless it is closed until a later one. It returns how long the gate was closed if that has ended.
+func (g *Gate) open(version int64) (closed time.Duration) {
 	g.mu.Lock()
-	if g.state != Retired {
-		g.version = max(version, g.version)
-		if version >= g.ends {
-			g.state = Open
-		}
-		g.wakeLocked()
+	defer g.mu.Unlock()
+	if g.state == Retired {
+		return 0
 	}
-	g.mu.Unlock()
+	g.version = max(version, g.version)
+	if version >= g.ends {
+		closed = g.closedLocked()
+		g.state = Open
+	}
+	g.wakeLocked()
+	return closed
 }
 
-// retire closes the gate for good.
-func (g *Gate) retire() {
+// retire closes the gate for good, so that whoever waits plans again. It returns how long the gate was closed before.
+func (g *Gate) retire() (closed time.Duration) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
+	closed = g.closedLocked()
 	g.state = Retired
 	g.wakeLocked()
-	g.mu.Unlock()
+	return closed
+}
+
+func (g *Gate) closedLocked() time.Duration {
+	if g.state == Open || g.state == Retired {
+		return 0
+	}
+	return time.Since(g.since)
 }
 
 // WaitQuiet waits until no request that the closing holds back is inside, writes for ClosedWrites,

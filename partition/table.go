@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shardway/shardway/catalog"
 )
@@ -19,6 +20,8 @@ type Table struct {
 	news chan struct{}
 	// applied is the version of each namespace's map that the gates are at.
 	applied map[string]int64
+	// opened is told of gates whose closing has ended; nil tells nobody.
+	opened func(g *Gate, closed time.Duration)
 	// closedPlain are the databases whose namespaces without a map are closed.
 	closedPlain map[string]int64
 }
@@ -28,6 +31,15 @@ func NewTable() *Table {
 	t := &Table{gates: map[Home]*Gate{}, applied: map[string]int64{}, closedPlain: map[string]int64{}, news: make(chan struct{})}
 	t.view.Store(&View{Catalog: &catalog.Snapshot{}, table: t, mapped: map[string]*Collection{}})
 	return t
+}
+
+// OnOpen has f called for every gate whose closing has ended, whether it opens or is retired, with how long it was closed. f must be quick: requests wait. Call it before the table is used.
+func (t *Table) OnOpen(f func(g *Gate, closed time.Duration)) { t.opened = f }
+
+func (t *Table) tellOpen(g *Gate, closed time.Duration) {
+	if closed > 0 && t.opened != nil {
+		t.opened(g, closed)
+	}
 }
 
 // View returns the current view. A request takes it once per plan.
@@ -163,10 +175,10 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 	keep := make(map[Home]bool, len(c.Parts))
 	for _, p := range c.Parts {
 		keep[p.Home] = true
-		p.gate.open(c.Map.V)
+		t.tellOpen(p.gate, p.gate.open(c.Map.V))
 	}
 	if c.Absent != nil {
-		c.Absent.gate.open(c.Map.V)
+		t.tellOpen(c.Absent.gate, c.Absent.gate.open(c.Map.V))
 	}
 	var before []*Part
 	if oc := old.mapped[c.NS]; oc != nil {
@@ -194,7 +206,7 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 // retireLocked closes a gate for good and forgets it: whoever is inside knows it, and a home that comes back, as a namespace that is dropped again, needs
 // an open one.
 func (t *Table) retireLocked(g *Gate) {
-	g.retire()
+	t.tellOpen(g, g.retire())
 	if t.gates[g.home] == g {
 		delete(t.gates, g.home)
 	}

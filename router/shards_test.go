@@ -98,6 +98,13 @@ func TestShardsJoinAndLeave(t *testing.T) {
 	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" || got.Remaining.Chunks != 1 || got.Remaining.DBs != 1 {
 		t.Errorf("second: %+v", got)
 	}
+	if code := p.admin(t, add(p.hosts(2), name("shard0000"))); code != 0 {
+		t.Errorf("asked back: %d", code)
+	}
+	p.split.Drain(ctx)
+	if got := p.removeShard(t, "shard0000"); got.State != "started" {
+		t.Errorf("after it was asked back: %+v", got)
+	}
 	if code := p.admin(t, bson.D{{Key: "movePrimary", Value: "brought"}, {Key: "to", Value: "b2"}}); code != 0 {
 		t.Fatalf("movePrimary: %d", code)
 	}

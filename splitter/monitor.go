@@ -152,7 +152,7 @@ func (s *Splitter) Drain(ctx context.Context) {
 		if empty {
 			at = time.Now().UTC()
 		}
-		if err := s.cfg.Catalog.SetDraining(ctx, id, true, at); err != nil {
+		if err := s.cfg.Catalog.SetDrained(ctx, id, at); err != nil {
 			s.log.Warn().Err(err).Str("backend", id).Msg("not noted whether the backend is empty")
 		}
 	}

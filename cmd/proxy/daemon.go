@@ -73,6 +73,9 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		return err
 	}
 	table := partition.NewTable()
+	table.OnOpen(func(g *partition.Gate, closed time.Duration) {
+		log.Debug().Str("ns", g.NS()).Str("backend", g.Home().Backend).Dur("closed", closed).Msg("gate opened")
+	})
 	store.OnChange(table.Apply)
 	if err := adopt(ctx, store, table, backends, log); err != nil {
 		return err
