@@ -80,7 +80,7 @@ var calls = sync.Pool{New: func() any { return &Call{wake: make(chan struct{}, 1
 // waiting for the reply. What provably did not leave is tried again, on another server if need be,
 // until the selection timeout. Errors are *UnsentError and *LostError.
 func (b *Backend) Start(ctx context.Context, req Request) (*Call, error) {
-	if len(req.Message) < msgBodyAt+minDocumentSize {
+	if len(req.Message) < wire.MsgBodyStart+minDocumentSize {
 		return nil, b.unsent("", wire.InternalError, errors.New("a request without a body"))
 	}
 	deadline := req.Deadline

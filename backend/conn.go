@@ -82,7 +82,6 @@ func (c *conn) arm(deadline time.Time) error {
 // Parts of an OP_MSG.
 const (
 	requiredFlags   = 0xFFFF
-	msgBodyAt       = wire.HeaderLen + 4 + 1 // header, flags, section kind
 	minDocumentSize = 5
 )
 
@@ -96,7 +95,7 @@ func replyBody(m wire.Message, id int32) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it answers request %d, not %d", errGarbage, m.Header.ResponseTo, id)
 	}
 	msg := m.Buf.B
-	if len(msg) < msgBodyAt+minDocumentSize {
+	if len(msg) < wire.MsgBodyStart+minDocumentSize {
 		return nil, fmt.Errorf("%w: a reply of %d bytes", errGarbage, len(msg))
 	}
 	flags := wire.Flags(le.Uint32(msg[wire.HeaderLen:]))
@@ -106,10 +105,10 @@ func replyBody(m wire.Message, id int32) ([]byte, error) {
 	if flags&wire.ChecksumPresent != 0 {
 		msg = msg[:len(msg)-4]
 	}
-	if kind := msg[msgBodyAt-1]; kind != 0 {
+	if kind := msg[wire.MsgBodyStart-1]; kind != 0 {
 		return nil, fmt.Errorf("%w: a section of kind %d", errGarbage, kind)
 	}
-	body := msg[msgBodyAt:]
+	body := msg[wire.MsgBodyStart:]
 	if len(body) < minDocumentSize || int(le.Uint32(body)) != len(body) || body[len(body)-1] != 0 {
 		return nil, fmt.Errorf("%w: its document's length is not the section's", errGarbage)
 	}

@@ -13,7 +13,7 @@ const (
 	readAtOnce = 4 << 10
 	readMany   = 32 << 10
 	// trusted is the length up to which a reply gets its memory at once; beyond, memory follows what has come.
-	trusted = 256 << 10
+	trusted = 2 << 20
 )
 
 // inbox is what was read of a connection and not yet taken as whole messages. Its zero value is empty and holds no buffer.

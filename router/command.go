@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/wire"
 )
 
 // Releaser gives back what a reply's bytes live in.
@@ -12,6 +14,8 @@ type Releaser interface{ Release() }
 // Reply is a handler's answer. Body must be a whole document with ok:1; errors are returned as errors.
 type Reply struct {
 	Body bson.Raw
+	// Message, if not nil, is what Body lies in, after wire.MsgBodyStart bytes for the headers: such a reply is sent from there, without a copy.
+	Message *wire.Buffer
 	// Owner, if not nil, is released after Body was written.
 	Owner Releaser
 }

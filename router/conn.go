@@ -342,6 +342,14 @@ func (c *Conn) swallow(reply Reply, err error) error {
 
 // writeReply sends a reply or an error, with a checksum and compressed as the request was.
 func (c *Conn) writeReply(responseTo int32, flags wire.Flags, how wire.Compressor, reply Reply, err error) error {
+	if err == nil && flags == 0 && reply.framed() {
+		defer reply.Owner.Release()
+		c.nextID++
+		msg := wire.Seal(reply.Message.B[:wire.MsgBodyStart+len(reply.Body)], 0)
+		wire.SetRequestID(msg, c.nextID)
+		wire.SetResponseTo(msg, responseTo)
+		return c.write(msg, how)
+	}
 	buf := wire.GetBuffer(512)
 	defer buf.Release()
 	body := []byte(reply.Body)
@@ -356,6 +364,12 @@ func (c *Conn) writeReply(responseTo int32, flags wire.Flags, how wire.Compresso
 		reply.Owner.Release()
 	}
 	return c.write(buf.B, how)
+}
+
+// framed reports whether Body still lies in Message where it was made.
+func (r *Reply) framed() bool {
+	return r.Message != nil && len(r.Body) > 0 && cap(r.Message.B) >= wire.MsgBodyStart+len(r.Body) &&
+		&r.Body[0] == &r.Message.B[:wire.MsgBodyStart+1][wire.MsgBodyStart]
 }
 
 func (c *Conn) write(msg []byte, how wire.Compressor) error {

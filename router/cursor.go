@@ -32,19 +32,40 @@ type batch struct {
 	n    int
 	// full is from how many bytes on the batch has enough when the number of documents is not limited; 0 is what a reply holds.
 	full int
-	// buf, if not nil, is what docs lies in as far as it fits.
+	// buf, if not nil, is what docs lies in as far as it fits, behind headroom.
 	buf *wire.Buffer
 }
 
-// enough is how many bytes a reply has when the client does not say how many documents it wants. A server would fill 16 MB; what the client has early it
-// can work on while the rest comes, and buffers of this size are used again.
-const enough = 1 << 20
+const (
+	// enough is how many bytes a reply has when the client does not say how many documents it wants. A server would fill 16 MB; what the client has early it
+	// can work on while the rest comes, and buffers of this size are used again.
+	enough = 1 << 20
+	// nextBatchStart is what precedes the documents in the reply to a getMore: headers of the message, of the reply, of its cursor and of the array.
+	nextBatchStart = wire.MsgBodyStart + 4 + len("_cursor_") + 4 + len("_nextBatch_") + 4
+	// cursorReplyRest is the most that follows the documents, but for the namespace.
+	cursorReplyRest = 128
+)
 
-// largeBatch makes a batch that has enough with that. Release it when the reply has been made.
+// largeBatch makes a batch that has enough with that, for the reply to a getMore: documents are put where they are sent from. Release it unless a reply owns it.
 func largeBatch() *batch {
-	b := &batch{full: enough, buf: wire.GetBuffer(enough + enough/2)}
-	b.docs = b.buf.B[:0]
+	b := &batch{full: enough}
+	b.room(enough + enough/2)
 	return b
+}
+
+// room has the batch's documents in a buffer with room for size bytes of them.
+func (b *batch) room(size int) {
+	b.buf.Release()
+	b.buf = wire.GetBuffer(nextBatchStart + size + cursorReplyRest)
+	b.docs = b.buf.B[nextBatchStart:nextBatchStart]
+}
+
+// addWhole takes n documents that are a whole array's elements into an empty batch, which then is full.
+func (b *batch) addWhole(docs []byte, n int) {
+	if cap(b.docs) < len(docs)+cursorReplyRest {
+		b.room(len(docs))
+	}
+	b.docs, b.n = append(b.docs, docs...), n
 }
 
 // wants reports whether a batch of at most limit documents, 0 for any number, is to have one more.
@@ -286,12 +307,31 @@ func (cs *cursors) count() int {
 	return len(cs.byID)
 }
 
+// nextBatchReply is the reply to a getMore, made where the documents of a largeBatch are as long as they fit there.
+func nextBatchReply(b *batch, id int64, ns string) Reply {
+	if b.buf == nil || len(b.docs) == 0 || &b.docs[0] != &b.buf.B[nextBatchStart] || cap(b.docs)-len(b.docs) < len(ns)+cursorReplyRest {
+		defer b.release()
+		return Reply{Body: cursorReply("nextBatch", b, id, ns, false)}
+	}
+	d := wire.AppendMsgStart(b.buf.B[:0])
+	start, d := bsoncore.AppendDocumentStart(d)
+	at, d := bsoncore.AppendDocumentElementStart(d, "cursor")
+	arr, d := bsoncore.AppendArrayElementStart(d, "nextBatch")
+	d = endCursorReply(d[:len(d)+len(b.docs)], start, at, arr, id, ns, false)
+	b.buf.B = d
+	return Reply{Body: bson.Raw(d[start:]), Message: b.buf, Owner: b.buf}
+}
+
 // cursorReply builds {cursor: {firstBatch|nextBatch, id, ns}, ok: 1}.
 func cursorReply(field string, b *batch, id int64, ns string, partial bool) bson.Raw {
 	start, d := bsoncore.AppendDocumentStart(make([]byte, 0, len(b.docs)+len(ns)+96))
 	at, d := bsoncore.AppendDocumentElementStart(d, "cursor")
 	arr, d := bsoncore.AppendArrayElementStart(d, field)
-	d = append(d, b.docs...)
+	return endCursorReply(append(d, b.docs...), start, at, arr, id, ns, partial)
+}
+
+// endCursorReply appends what follows the documents; start, at and arr are where the reply, its cursor and the array begin.
+func endCursorReply(d []byte, start, at, arr int32, id int64, ns string, partial bool) []byte {
 	d, _ = bsoncore.AppendArrayEnd(d, arr)
 	if partial {
 		d = bsoncore.AppendBooleanElement(d, "partialResultsReturned", true)

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -39,6 +40,8 @@ type branch struct {
 	host string
 	id   int64 // the backend's cursor; 0 when it is exhausted
 	docs []byte
+	// whole says that nothing of the batch has been taken.
+	whole bool
 	// reply owns docs.
 	reply backend.Reply
 }
@@ -56,7 +59,7 @@ func (b *branch) take(reply backend.Reply, field string) error {
 	if !ok || len(arr) < 5 {
 		return wire.Errorf(wire.InternalError, "backend '%s' answered without a %s", b.part.Backend, field)
 	}
-	b.docs = arr[4 : len(arr)-1]
+	b.docs, b.whole = arr[4:len(arr)-1], true
 	return nil
 }
 
@@ -65,6 +68,7 @@ func (b *branch) next() (bson.Raw, bool) {
 	if len(b.docs) == 0 {
 		return nil, false
 	}
+	b.whole = false
 	elem, rest, ok := bsoncore.ReadElement(b.docs)
 	if !ok {
 		b.docs = nil
@@ -73,6 +77,18 @@ func (b *branch) next() (bson.Raw, bool) {
 	b.docs = rest
 	doc, ok := elem.Value().DocumentOK()
 	return bson.Raw(doc), ok
+}
+
+// count walks over what is left of the batch; false when it is not made of documents.
+func (b *branch) count() (n int, ok bool) {
+	for rem := b.docs; len(rem) > 0; n++ {
+		elem, rest, ok := bsoncore.ReadElement(rem)
+		if !ok || bsoncore.Type(elem[0]) != bsoncore.TypeEmbeddedDocument {
+			return n, false
+		}
+		rem = rest
+	}
+	return n, true
 }
 
 func (b *branch) exhausted() bool { return b.id == 0 && len(b.docs) == 0 }
@@ -88,11 +104,12 @@ type fanout struct {
 
 	branches []*branch
 	heap     *merge.Heap // nil when unsorted
-	inHeap   []bool
-	proj     merge.Projection
-	skip     int64
-	limit    int64 // what may still be returned; negative: no limit
-	turn     int
+	// vacant are the branches of which the heap has no document; nil before the first.
+	vacant []int
+	proj   merge.Projection
+	skip   int64
+	limit  int64 // what may still be returned; negative: no limit
+	turn   int
 	// seen and seenBytes count the documents that came from branches, for batchFor.
 	seen, seenBytes int64
 	// surplus did not fit into the last batch.
@@ -114,9 +131,17 @@ func newFanout(r *Router, q *Request, coll string, s order.Sort, proj merge.Proj
 }
 
 func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
+	if limit == 0 && f.untouched() {
+		if taken, err := f.wholeBatch(ctx, q, b); taken || err != nil {
+			return err != nil || f.drained(), err
+		}
+	}
 	for b.wants(limit) {
 		if f.limit == 0 {
 			return true, nil
+		}
+		if limit == 0 && b.n > 0 && f.untouched() && f.wholeComes() {
+			return false, nil
 		}
 		doc, err := f.next(ctx, q)
 		if err != nil {
@@ -135,6 +160,56 @@ func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (boo
 		}
 	}
 	return f.limit == 0 || f.surplus == nil && f.drained(), nil
+}
+
+// untouched reports whether the client gets the branches' documents as they are, all of them and in any order.
+func (f *fanout) untouched() bool {
+	return f.heap == nil && f.skip == 0 && f.limit < 0 && f.surplus == nil && f.proj.Nothing()
+}
+
+// wholeComes reports whether the next documents are a whole batch, or must be asked for: what a batch has so far is then sent by itself,
+// so that the following ones go as they come.
+func (f *fanout) wholeComes() bool {
+	for range f.branches {
+		if br := f.branches[f.turn%len(f.branches)]; len(br.docs) > 0 {
+			return br.worth()
+		}
+		f.turn++
+	}
+	return !f.drained()
+}
+
+// worth reports whether a branch has a batch of which nothing has been taken and that is large enough to be a reply.
+func (b *branch) worth() bool { return b.whole && len(b.docs) >= enough/4 }
+
+// wholeBatch gives the client the batch of one branch as it came, when it is large enough to be worth a reply.
+func (f *fanout) wholeBatch(ctx context.Context, q *Request, b *batch) (bool, error) {
+	if f.drained() {
+		return false, nil
+	}
+	for {
+		for range f.branches {
+			br := f.branches[f.turn%len(f.branches)]
+			if len(br.docs) == 0 {
+				f.turn++
+				continue
+			}
+			if !br.worth() {
+				return false, nil
+			}
+			n, ok := br.count()
+			if !ok {
+				return false, nil
+			}
+			f.seen, f.seenBytes = f.seen+int64(n), f.seenBytes+int64(len(br.docs))
+			b.addWhole(br.docs, n)
+			br.docs = nil
+			return true, nil
+		}
+		if more, err := f.refill(ctx, q); !more || err != nil {
+			return false, err
+		}
+	}
 }
 
 // drained reports whether nothing is left, without asking a backend.
@@ -223,23 +298,23 @@ func (f *fanout) one(ctx context.Context, q *Request) (bson.Raw, error) {
 
 // sorted gives the least of the branches' first documents; every branch that is not exhausted must have one.
 func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
-	if f.inHeap == nil {
-		f.inHeap = make([]bool, len(f.branches))
+	if f.vacant == nil {
+		f.vacant = make([]int, len(f.branches))
+		for i := range f.vacant {
+			f.vacant[i] = i
+		}
 	}
 	for {
-		missing := false
-		for i, br := range f.branches {
-			if f.inHeap[i] {
-				continue
-			}
+		missing := f.vacant[:0]
+		for _, i := range f.vacant {
+			br := f.branches[i]
 			if doc, ok := br.next(); ok {
 				f.heap.Push(i, doc)
-				f.inHeap[i] = true
 			} else if br.id != 0 {
-				missing = true
+				missing = append(missing, i)
 			}
 		}
-		if !missing {
+		if f.vacant = missing; len(missing) == 0 {
 			break
 		}
 		if _, err := f.refill(ctx, q); err != nil {
@@ -250,7 +325,7 @@ func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
 	if !ok {
 		return nil, nil
 	}
-	f.inHeap[head.Source] = false
+	f.vacant = append(f.vacant, head.Source)
 	return head.Doc, nil
 }
 
@@ -261,7 +336,7 @@ func (f *fanout) refill(ctx context.Context, q *Request) (bool, error) {
 	var targets []target
 	var msgs [][]byte
 	for i, br := range f.branches {
-		if br.id == 0 || len(br.docs) > 0 || f.inHeap != nil && f.inHeap[i] {
+		if br.id == 0 || len(br.docs) > 0 || f.heap != nil && !slices.Contains(f.vacant, i) {
 			continue
 		}
 		who = append(who, br)

@@ -42,17 +42,17 @@ func (r *Router) getMore(ctx context.Context, q *Request) (Reply, error) {
 	b := &batch{}
 	if limit == 0 {
 		b = largeBatch()
-		defer b.release()
 	}
 	done, err := c.src.fill(ctx, q, b, int(min(limit, maxBatch)))
 	r.cursors.release(c, done || err != nil)
 	if err != nil {
+		b.release()
 		return Reply{}, err
 	}
 	if done {
 		id = 0
 	}
-	return Reply{Body: cursorReply("nextBatch", b, id, ns, false)}, nil
+	return nextBatchReply(b, id, ns), nil
 }
 
 // single is a cursor on one backend, whose replies are relayed.

@@ -17,6 +17,8 @@ const (
 const (
 	// HeaderLen is the length of a message's header.
 	HeaderLen = 16
+	// MsgBodyStart is where the body of an OP_MSG begins whose first section is the body: after header, flags and kind.
+	MsgBodyStart = HeaderLen + 4 + 1
 	// MaxMessageSize is hello's maxMessageSizeBytes.
 	MaxMessageSize = 48000000
 	// MaxDocumentSize is hello's maxBsonObjectSize.

@@ -1,8 +1,6 @@
 package merge
 
 import (
-	"container/heap"
-
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -22,6 +20,10 @@ type Heap struct {
 	sort  order.Sort
 	proj  *Projection
 	heads []Head
+	// popped says that the first of heads has been taken: mostly the next of the same source comes into its place, which costs half of a removal and an insertion.
+	popped bool
+	// keys are the memory of the sources' keys.
+	keys [][]bsoncore.Value
 }
 
 // NewHeap makes a heap for a sort; proj tells where the sort fields are.
@@ -29,33 +31,84 @@ func NewHeap(s order.Sort, proj *Projection) *Heap { return &Heap{sort: s, proj:
 
 // Push adds the head of a source that has none in the heap. The document's bytes must stay until it was popped.
 func (h *Heap) Push(source int, doc bson.Raw) {
-	heap.Push((*heads)(h), Head{Source: source, Doc: doc, key: h.proj.SortKey(nil, doc, h.sort)})
+	for source >= len(h.keys) {
+		h.keys = append(h.keys, nil)
+	}
+	h.keys[source] = h.proj.SortKey(h.keys[source][:0], doc, h.sort)
+	head := Head{Source: source, Doc: doc, key: h.keys[source]}
+	if h.popped {
+		h.popped = false
+		h.heads[0] = head
+		h.down()
+		return
+	}
+	h.heads = append(h.heads, head)
+	h.up()
 }
 
 // Pop removes the first head; ok is false when there is none.
 func (h *Heap) Pop() (head Head, ok bool) {
+	h.settle()
 	if len(h.heads) == 0 {
 		return Head{}, false
 	}
-	return heap.Pop((*heads)(h)).(Head), true
+	h.popped = true
+	return h.heads[0], true
 }
 
 // Len is the number of heads.
-func (h *Heap) Len() int { return len(h.heads) }
+func (h *Heap) Len() int {
+	if h.popped {
+		return len(h.heads) - 1
+	}
+	return len(h.heads)
+}
 
-type heads Heap
+// settle closes the gap that the last Pop left.
+func (h *Heap) settle() {
+	if !h.popped {
+		return
+	}
+	h.popped = false
+	last := len(h.heads) - 1
+	h.heads[0] = h.heads[last]
+	h.heads[last] = Head{}
+	h.heads = h.heads[:last]
+	h.down()
+}
 
-func (h *heads) Len() int { return len(h.heads) }
-func (h *heads) Less(i, j int) bool {
+func (h *Heap) before(i, j int) bool {
 	if c := h.sort.CompareKeys(h.heads[i].key, h.heads[j].key); c != 0 {
 		return c < 0
 	}
 	return h.heads[i].Source < h.heads[j].Source
 }
-func (h *heads) Swap(i, j int) { h.heads[i], h.heads[j] = h.heads[j], h.heads[i] }
-func (h *heads) Push(x any)    { h.heads = append(h.heads, x.(Head)) }
-func (h *heads) Pop() any {
-	last := h.heads[len(h.heads)-1]
-	h.heads = h.heads[:len(h.heads)-1]
-	return last
+
+// up moves the last head to its place.
+func (h *Heap) up() {
+	for i := len(h.heads) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !h.before(i, parent) {
+			return
+		}
+		h.heads[i], h.heads[parent] = h.heads[parent], h.heads[i]
+		i = parent
+	}
+}
+
+// down moves the first head to its place.
+func (h *Heap) down() {
+	for i := 0; ; {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(h.heads); child++ {
+			if h.before(child, least) {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		h.heads[i], h.heads[least] = h.heads[least], h.heads[i]
+		i = least
+	}
 }

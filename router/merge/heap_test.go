@@ -94,3 +94,18 @@ func TestMergeEqualsSort(t *testing.T) {
 func byKey(s order.Sort, docs []bson.Raw) {
 	slices.SortStableFunc(docs, func(a, b bson.Raw) int { return s.CompareKeys(s.AppendKey(nil, a), s.AppendKey(nil, b)) })
 }
+
+// TestHeapAllocatesNothing: a document a time through a heap whose sources have all been seen.
+func TestHeapAllocatesNothing(t *testing.T) {
+	h := NewHeap(parseSort(t, bson.D{{Key: "a", Value: 1}}), &Projection{})
+	doc := raw(t, bson.D{{Key: "a", Value: 3}})
+	for i := range 8 {
+		h.Push(i, doc)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		head, _ := h.Pop()
+		h.Push(head.Source, doc)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

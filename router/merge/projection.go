@@ -260,6 +260,9 @@ func helperIndex(name string) (int, bool) {
 	return i, err == nil
 }
 
+// Nothing reports whether Finish changes nothing.
+func (p *Projection) Nothing() bool { return len(p.helpers)+len(p.exclude)+len(p.slices) == 0 }
+
 // Finish returns the document as the client asked for it; doc itself when nothing is to be done.
 func (p *Projection) Finish(doc bson.Raw) bson.Raw {
 	switch {
