@@ -30,9 +30,9 @@ type conn struct {
 
 	// Guarded by pool.mu.
 	idleSince int64
-	users     int  // requests that have it
-	shared    bool // short requests share it
-	slow      bool // it was given to a request of a shape that waits
+	users     int   // requests that have it
+	shared    bool  // short requests share it
+	slow      Shape // of the request that has it, if that is one that waits
 
 	// Guarded by mu, which is not held over a system call.
 	mu       sync.Mutex

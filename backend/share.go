@@ -28,7 +28,7 @@ func (p *pool) choose(shape Shape) *conn {
 	case shape == 0:
 		return p.take()
 	case p.shapes.waits(shape):
-		if c := p.probe(); c != nil {
+		if c := p.probe(shape); c != nil {
 			return c
 		}
 	default:
@@ -106,7 +106,7 @@ func (p *pool) mark(c *conn, shape Shape) {
 	switch {
 	case c.gen != p.gen || c.shared:
 	case waits:
-		c.slow, p.lastSlow = true, c
+		c.slow, p.lastSlow = shape, c
 	default:
 		c.shared = true
 		c.progress.Store(int64(now()))
@@ -130,13 +130,13 @@ func (p *pool) admitLocked(c *conn) {
 	}
 }
 
-// probe returns, now and then, a connection that has one request of a shape that waits.
-func (p *pool) probe() *conn {
+// probe returns, now and then, a connection that has one request of the same shape: what waits longer would hold it up for as long.
+func (p *pool) probe(shape Shape) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
 	c := p.lastSlow
-	if p.asked%probeEvery != 0 || c == nil || c.users != 1 || !c.slow {
+	if p.asked%probeEvery != 0 || c == nil || c.users != 1 || c.slow != shape {
 		return nil
 	}
 	c.users++
@@ -164,7 +164,7 @@ func (p *pool) expelLocked(c *conn) {
 			p.sharing = p.sharing[:last]
 		}
 	}
-	c.shared, c.slow = false, false
+	c.shared, c.slow = false, 0
 	if p.lastSlow == c {
 		p.lastSlow = nil
 	}
