@@ -149,6 +149,7 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 		return append(parts[:1:1], also.parts...), err
 	}
 	err = r.within(ctx, ns, mode, plan, func(c *partition.Collection, parts []*partition.Part) error {
+		c = q.named(c)
 		switch {
 		case a.explain:
 			reply, err = r.explainParts(ctx, q, c, parts[:len(parts)-len(also.parts)], nil)
@@ -161,6 +162,9 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 	})
 	if errors.Is(err, errUnknownDB) {
 		return r.aggregateNowhere(ctx, q, ns, &a)
+	}
+	if v := onView(err); v != nil && !a.explain {
+		return r.readView(ctx, q, v, a.pipeline, 0, func(string) bool { return true })
 	}
 	return reply, err
 }

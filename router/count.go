@@ -78,6 +78,9 @@ func (r *Router) count(ctx context.Context, q *Request) (reply Reply, err error)
 		n, err = r.countParts(ctx, q, parts, skip, limit)
 		return err
 	})
+	if v := onView(err); v != nil {
+		n, err = r.countView(ctx, q, v, filter, skip, limit)
+	}
 	if err != nil && !errors.Is(err, errUnknownDB) {
 		return Reply{}, err
 	}
@@ -161,6 +164,9 @@ func (r *Router) distinct(ctx context.Context, q *Request) (reply Reply, err err
 	if errors.Is(err, errUnknownDB) {
 		return distinctReply(nil)
 	}
+	if v := onView(err); v != nil {
+		return r.distinctView(ctx, q, v, filter)
+	}
 	return reply, err
 }
 
@@ -186,6 +192,10 @@ func distinctReply(replies []backend.Reply) (Reply, error) {
 		}
 	}
 	slices.SortStableFunc(values, order.Compare)
+	return distinctValues(values)
+}
+
+func distinctValues(values []bsoncore.Value) (Reply, error) {
 	start, d := bsoncore.AppendDocumentStart(nil)
 	at, d := bsoncore.AppendArrayElementStart(d, "values")
 	for i, v := range values {

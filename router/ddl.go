@@ -62,15 +62,16 @@ func (r *Router) create(ctx context.Context, q *Request) (Reply, error) {
 	if err := r.ensureDatabase(ctx, q.DB); err != nil {
 		return Reply{}, err
 	}
-	if err := r.checkViewDefinition(ctx, q.DB, name, q.Msg.Body); err != nil {
-		return Reply{}, err
-	}
 	ns := q.DB + "." + name
 	c, err := r.lookup(ctx, ns)
 	if err != nil {
 		return Reply{}, err
 	}
-	if c != nil && c.Dropped() {
+	apart, err := r.viewApart(ctx, c, q.Msg.Body)
+	if err != nil {
+		return Reply{}, err
+	}
+	if c != nil && c.Dropped() || apart {
 		if err := r.cfg.Reshaper.Create(ctx, ns, createOptions(q.Msg.Body)); err != nil {
 			return Reply{}, err
 		}
@@ -88,6 +89,19 @@ func (r *Router) create(ctx context.Context, q *Request) (Reply, error) {
 	})
 	r.views.forget(q.DB)
 	return reply, err
+}
+
+// viewApart reports whether a view is to be made with a map of its own: it reads what has a map, and all proxies must know at once. Where something has its name the
+// backend is to say what that means.
+func (r *Router) viewApart(ctx context.Context, c *partition.Collection, options bson.Raw) (bool, error) {
+	if c == nil || c.Map != nil {
+		return false, nil
+	}
+	if mapped, err := r.readsMapped(ctx, c, options); err != nil || !mapped {
+		return false, err
+	}
+	info, err := r.exists(ctx, c.NS)
+	return err == nil && info == nil, err
 }
 
 // createOptions are a create command's own fields, without its name and what every command shares.
@@ -329,10 +343,18 @@ func (r *Router) collMod(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, err
 	}
 	if on, ok := q.Msg.Body.Lookup("viewOn").StringValueOK(); ok {
-		if err := r.checkViewDefinition(ctx, q.DB, ns[len(q.DB)+1:], q.Msg.Body); err != nil {
+		q.note = "view on " + on
+		c, err := r.lookup(ctx, ns)
+		if err != nil {
 			return Reply{}, err
 		}
-		q.note = "view on " + on
+		if c != nil && c.Map == nil {
+			if mapped, err := r.readsMapped(ctx, c, q.Msg.Body); err != nil {
+				return Reply{}, err
+			} else if mapped {
+				return Reply{}, wire.Errorf(wire.CommandNotSupported, "the view '%s' would read a collection that is sharded, or was dropped, renamed or moved before: drop the view and create it anew", ns)
+			}
+		}
 	}
 	defer r.views.forget(q.DB)
 	return r.onAll(ctx, q, ns, func(c *partition.Collection, parts []*partition.Part) error {

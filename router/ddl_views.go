@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
@@ -17,76 +18,100 @@ import (
 // then; another proxy's change is seen after this time.
 const viewsFor = 10 * time.Second
 
-// viewCache remembers which views the databases have and what they read.
+// viewCache remembers which views the databases have on each backend, and what they are.
 type viewCache struct {
 	mu  sync.Mutex
-	dbs map[string]*dbViews
+	dbs map[viewsAt]*dbViews
 }
 
-// dbViews has, for each view of one database, the namespaces it reads itself. Immutable.
+type viewsAt struct{ db, backend string }
+
+// viewDef is a view's definition. Immutable.
+type viewDef struct {
+	on       string
+	pipeline []bson.Raw
+	// collation is nil for the simple one.
+	collation bson.Raw
+	// reads are the namespaces that on and the pipeline name.
+	reads []string
+}
+
+// dbViews are the views of one database on one backend, by physical name. Immutable.
 type dbViews struct {
-	read  time.Time
-	reads map[string][]string
+	read time.Time
+	defs map[string]*viewDef
+	// versions are those of the maps of unsharded namespaces that were known when it was read: what came later may be a view.
+	versions map[string]int64
 }
 
 // forget drops what is known of a database's views.
 func (v *viewCache) forget(db string) {
 	v.mu.Lock()
-	delete(v.dbs, db)
-	v.mu.Unlock()
+	defer v.mu.Unlock()
+	for at := range v.dbs {
+		if at.db == db {
+			delete(v.dbs, at)
+		}
+	}
 }
 
-// get returns what is known of a database's views, nil when the caller is to read them. When they have become old one
+// get returns what is known of a database's views on a backend, nil when the caller is to read them. When they have become old one
 // caller is told so, and the others go on with what is known meanwhile.
-func (v *viewCache) get(db string) *dbViews {
+func (v *viewCache) get(at viewsAt) *dbViews {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	d := v.dbs[db]
+	d := v.dbs[at]
 	if d == nil {
 		return nil
 	}
 	if time.Since(d.read) >= viewsFor {
-		v.dbs[db] = &dbViews{read: time.Now(), reads: d.reads}
+		v.dbs[at] = &dbViews{read: time.Now(), defs: d.defs, versions: d.versions}
 		return nil
 	}
 	return d
 }
 
-func (v *viewCache) put(db string, d *dbViews) {
+func (v *viewCache) put(at viewsAt, d *dbViews) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.dbs == nil {
-		v.dbs = map[string]*dbViews{}
+		v.dbs = map[viewsAt]*dbViews{}
 	}
-	v.dbs[db] = d
+	v.dbs[at] = d
 }
 
-// checkView refuses (115) a view that reads a namespace with a map: its backend would read there what is left under
-// the name, or nothing. Other views, and collections, pass; the check costs nothing while no namespace has a map.
+// viewError says that a namespace is a view whose backend cannot read by itself what the view reads: that has a map, and other names there. Reads
+// that can be put as an aggregate answer it by reading through the view; for all others it is 115.
+type viewError struct {
+	ns  string
+	def *viewDef
+}
+
+func (e *viewError) Error() string { return e.Unwrap().Error() }
+
+func (e *viewError) Unwrap() error {
+	return wire.Errorf(wire.CommandNotSupported, "'%s' is a view on a collection that is sharded, or was dropped, renamed or moved before: find, aggregate, count and distinct read it, other commands and stages of pipelines do not", e.ns)
+}
+
+// checkView returns a viewError for a view that has a map or reads a namespace with one. Other views, and collections, pass; the check costs
+// nothing while no namespace has a map.
 func (r *Router) checkView(ctx context.Context, c *partition.Collection) error {
-	if c == nil || c.Map != nil {
+	if c == nil || c.Sharded() || len(c.Parts) != 1 {
 		return nil
 	}
 	view := r.cfg.Table.View()
 	if len(view.Catalog.Maps) == 0 {
 		return nil
 	}
-	views, err := r.viewsOf(ctx, c.DB, c.Parts[0].Backend)
+	views, err := r.viewsOf(ctx, c)
 	if err != nil {
 		return err
 	}
-	reads, isView := views.reads[c.Name]
-	if !isView {
+	def := views.defs[c.Parts[0].Physical]
+	if def == nil || c.Map == nil && views.mapped(view, c.DB, def.reads, 0) == "" {
 		return nil
 	}
-	if ns := views.mapped(view, c.DB, reads, 0); ns != "" {
-		return errViewOfMapped(c.NS, ns)
-	}
-	return nil
-}
-
-func errViewOfMapped(view, ns string) error {
-	return wire.Errorf(wire.CommandNotSupported, "view '%s' reads '%s', which is sharded, or was dropped, renamed or moved before; views on such collections are not supported yet", view, ns)
+	return &viewError{ns: c.NS, def: def}
 }
 
 // mapped returns a namespace with a map that reading the given ones touches, views followed; "" when there is none.
@@ -97,34 +122,62 @@ func (d *dbViews) mapped(view *partition.View, db string, reads []string, depth 
 			return ns
 		}
 		inDB, coll := catalog.SplitNS(ns)
-		if inDB != db || depth >= deepest {
+		def := d.defs[coll]
+		if inDB != db || depth >= deepest || def == nil {
 			continue
 		}
-		if ns := d.mapped(view, db, d.reads[coll], depth+1); ns != "" {
+		if ns := d.mapped(view, db, def.reads, depth+1); ns != "" {
 			return ns
 		}
 	}
 	return ""
 }
 
-// viewsOf returns the views of a database, asking its primary backend when they are not known.
-func (r *Router) viewsOf(ctx context.Context, db, primary string) (*dbViews, error) {
-	if d := r.views.get(db); d != nil {
+// viewsOf returns the views of c's database on c's backend, asking it when they are not known. It knows whether c is one.
+func (r *Router) viewsOf(ctx context.Context, c *partition.Collection) (*dbViews, error) {
+	at := viewsAt{c.DB, c.Parts[0].Backend}
+	if d := r.views.get(at); d != nil && (c.Map == nil || d.versions[c.Name] >= c.Map.V) {
 		return d, nil
 	}
-	d := &dbViews{read: time.Now(), reads: map[string][]string{}}
-	infos, err := r.askAll(ctx, primary, db, bson.D{{Key: "listCollections", Value: 1},
+	d := &dbViews{read: time.Now(), defs: map[string]*viewDef{}, versions: map[string]int64{}}
+	for m := range r.cfg.Table.View().Mapped {
+		if m.DB == c.DB && !m.Sharded() {
+			d.versions[m.Name] = m.Map.V
+		}
+	}
+	infos, err := r.askAll(ctx, at.backend, c.DB, bson.D{{Key: "listCollections", Value: 1},
 		{Key: "filter", Value: bson.D{{Key: "type", Value: "view"}}}, {Key: "cursor", Value: bson.D{}}})
 	if err != nil {
 		return nil, err
 	}
 	for _, info := range infos {
-		if options, ok := info.Lookup("options").DocumentOK(); ok {
-			d.reads[info.Lookup("name").StringValue()] = readsOf(db, options)
+		options, ok := info.Lookup("options").DocumentOK()
+		if !ok {
+			continue
+		}
+		if d.defs[info.Lookup("name").StringValue()], err = parseViewDef(c.DB, options); err != nil {
+			return nil, err
 		}
 	}
-	r.views.put(db, d)
+	r.views.put(at, d)
 	return d, nil
+}
+
+// parseViewDef reads a view's options: viewOn, pipeline and collation.
+func parseViewDef(db string, options bson.Raw) (*viewDef, error) {
+	def := &viewDef{reads: readsOf(db, options)}
+	def.on, _ = options.Lookup("viewOn").StringValueOK()
+	if v, err := bsoncore.Document(options).LookupErr("pipeline"); err == nil {
+		if def.pipeline, err = parsePipeline(v); err != nil {
+			return nil, err
+		}
+	}
+	if v, err := bsoncore.Document(options).LookupErr("collation"); err == nil {
+		if special, err := notSimple(v); err == nil && special {
+			def.collation = bson.Raw(v.Document())
+		}
+	}
+	return def, nil
 }
 
 // readsOf lists the namespaces that a view's definition (viewOn and pipeline) names.
@@ -198,22 +251,19 @@ func stageReads(db, name string, arg bson.RawValue, depth int) []string {
 	return reads
 }
 
-// checkViewDefinition refuses to make a view of what has a map.
-func (r *Router) checkViewDefinition(ctx context.Context, db, name string, options bson.Raw) error {
-	reads := readsOf(db, options)
+// readsMapped reports whether a view with those options would read what has a map.
+func (r *Router) readsMapped(ctx context.Context, c *partition.Collection, options bson.Raw) (bool, error) {
+	reads := readsOf(c.DB, options)
 	view := r.cfg.Table.View()
-	d := view.Catalog.Databases[db]
-	if d == nil || len(view.Catalog.Maps) == 0 {
-		return nil
+	d := view.Catalog.Databases[c.DB]
+	if d == nil || len(reads) == 0 || len(view.Catalog.Maps) == 0 {
+		return false, nil
 	}
-	views, err := r.viewsOf(ctx, db, d.Primary)
+	views, err := r.viewsOf(ctx, &partition.Collection{DB: c.DB, Name: c.Name, Parts: []*partition.Part{{Home: partition.Home{Backend: d.Primary}}}})
 	if err != nil {
-		return err
+		return false, err
 	}
-	if ns := views.mapped(view, db, reads, 0); ns != "" {
-		return errViewOfMapped(db+"."+name, ns)
-	}
-	return nil
+	return views.mapped(view, c.DB, reads, 0) != "", nil
 }
 
 // describe returns a physical collection's entry of listCollections, nil when there is none.

@@ -19,14 +19,14 @@ import (
 
 // within runs f inside the gates of the parts that plan chose for ns, planning again whenever the map has
 // changed before they were entered. The collection is nil for an unknown database: plan and f get it as it is, with no parts.
-// A view that reads what has a map is refused (115).
+// A view that reads what has a map is a viewError.
 func (r *Router) within(ctx context.Context, ns string, mode partition.Mode,
 	plan func(*partition.Collection) ([]*partition.Part, error),
 	f func(*partition.Collection, []*partition.Part) error) error {
 	return r.pass(ctx, ns, mode, true, plan, f)
 }
 
-// withinAny is within for what may be done to any view: to describe and to drop it.
+// withinAny is within for what any view may be met with: to describe and to drop it, and for writes, which its backend refuses (166).
 func (r *Router) withinAny(ctx context.Context, ns string, mode partition.Mode,
 	plan func(*partition.Collection) ([]*partition.Part, error),
 	f func(*partition.Collection, []*partition.Part) error) error {

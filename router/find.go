@@ -140,6 +140,9 @@ func (r *Router) find(ctx context.Context, q *Request) (reply Reply, err error) 
 	if errors.Is(err, errUnknownDB) {
 		return Reply{Body: cursorReply("firstBatch", &batch{}, 0, ns, false)}, nil
 	}
+	if v := onView(err); v != nil {
+		return r.findView(ctx, q, v, &a)
+	}
 	return reply, err
 }
 

@@ -35,7 +35,7 @@ func (r *Router) findAndModify(ctx context.Context, q *Request) (Reply, error) {
 	var reply bson.Raw
 	for tries := 0; ; tries++ {
 		var d decision
-		err = r.within(ctx, m.ns, partition.Write, func(c *partition.Collection) ([]*partition.Part, error) {
+		err = r.withinAny(ctx, m.ns, partition.Write, func(c *partition.Collection) ([]*partition.Part, error) {
 			d, err = m.decide(c)
 			return d.parts, err
 		}, func(c *partition.Collection, _ []*partition.Part) error {

@@ -63,7 +63,11 @@ func (r *Router) foreignHome(ctx context.Context, backend, stage, ns string) (*p
 			"%s names '%s', which lives on another backend ('%s') than the documents it would meet ('%s'): that is not supported; movePrimary or moveChunk can bring them together",
 			stage, ns, c.Parts[0].Backend, backend)
 	}
-	return c.Parts[0], c.Parts[0].Physical, r.checkView(ctx, c)
+	err = r.checkView(ctx, c)
+	if v := onView(err); v != nil {
+		err = v.Unwrap() // it is not the view that the command is on
+	}
+	return c.Parts[0], c.Parts[0].Physical, err
 }
 
 func writesTo(stage string) bool { return stage == "$out" || stage == "$merge" }
@@ -172,12 +176,15 @@ func (r *Router) primaryOf(db string) string {
 
 // aggregateNowhere answers a pipeline over a collection of an unknown database: nothing, unless a stage makes documents without
 // input, for which a server is asked that has no such collection.
-func (r *Router) aggregateNowhere(_ context.Context, _ *Request, ns string, a *aggArgs) (Reply, error) {
+func (r *Router) aggregateNowhere(_ context.Context, q *Request, ns string, a *aggArgs) (Reply, error) {
 	for _, s := range a.pipeline {
 		switch firstStage([]bson.Raw{s}) {
 		case "$out", "$merge", "$unionWith", "$changeStream":
 			return Reply{}, wire.Errorf(wire.NamespaceNotFound, "database of '%s' not found", ns)
 		}
+	}
+	if q.asNS != "" {
+		ns = q.asNS
 	}
 	return Reply{Body: cursorReply("firstBatch", &batch{}, 0, ns, false)}, nil
 }

@@ -47,6 +47,9 @@ type Request struct {
 	ReadConcern, WriteConcern bson.Raw
 	// birth is the latest birth of homes that the command names beside the one it is sent to (bornAfter).
 	birth bson.Timestamp
+	// asNS is the view that the request came for, "" when it reads what it names; viewDepth counts the views on the way.
+	asNS      string
+	viewDepth int
 	// Started is when the request was read.
 	Started time.Time
 	// help says that only what the command does is asked for, api holds the Stable API's fields.

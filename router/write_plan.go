@@ -56,7 +56,7 @@ const maxCreations = 10
 func (b *writeBatch) step(ctx context.Context) error {
 	for tries := 0; ; tries++ {
 		var p stepPlan
-		err := b.r.within(ctx, b.ns, partition.Write, func(c *partition.Collection) ([]*partition.Part, error) {
+		err := b.r.withinAny(ctx, b.ns, partition.Write, func(c *partition.Collection) ([]*partition.Part, error) {
 			var err error
 			p, err = b.plan(c)
 			return p.parts, err

@@ -154,18 +154,39 @@ func (s *Splitter) Create(ctx context.Context, ns string, options bson.Raw) erro
 		}
 	}
 	return s.change(ctx, ns, "create", func(ctx context.Context, c *partition.Collection) (*edit, error) {
-		if c == nil || !c.Dropped() {
+		if c == nil {
+			return nil, nil
+		}
+		var e edit
+		home := partition.Home{DB: c.DB}
+		switch {
+		case c.Dropped():
+			home.Backend = c.Absent.Backend
+		case c.Map == nil && field(like.options, "viewOn") != nil:
+			home.Backend = c.Parts[0].Backend
+			e.check = func(ctx context.Context) error { return s.nothingAt(ctx, c.Parts[0].Home) }
+		default:
 			return nil, nil
 		}
 		number, err := s.cfg.Catalog.NextNumber(ctx)
 		if err != nil {
 			return nil, err
 		}
-		home := partition.Home{Backend: c.Absent.Backend, DB: c.DB, Physical: catalog.PhysicalName(c.Name, number, 0, 0)}
-		m := nextMap(c)
-		m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
-		return &edit{m: m, outputs: []partition.Home{home}, make: func(ctx context.Context) error { return s.create(ctx, home, like, nil) }}, nil
+		home.Physical = catalog.PhysicalName(c.Name, number, 0, 0)
+		e.m, e.outputs = nextMap(c), []partition.Home{home}
+		e.m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
+		e.make = func(ctx context.Context) error { return s.create(ctx, home, like, nil) }
+		return &e, nil
 	})
+}
+
+// nothingAt is 48 NamespaceExists if there is something at a home.
+func (s *Splitter) nothingAt(ctx context.Context, h partition.Home) error {
+	info, err := s.inspectHome(ctx, h)
+	if err == nil && info.exists {
+		err = wire.Errorf(wire.NamespaceExists, "a collection or view '%s.%s' exists already", h.DB, h.Physical)
+	}
+	return err
 }
 
 // nextMap begins the map that follows a collection's newest one.
