@@ -196,6 +196,12 @@ func TestViewOnADroppedCollection(t *testing.T) {
 	if err := db.CreateView(ctx, "w", "base", bson.A{st("$limit", 1)}); err == nil {
 		t.Error("another view was made under a name that there is")
 	}
+	if code := p.admin(t, bson.D{{Key: "renameCollection", Value: "db.w"}, {Key: "to", Value: "db.z"}}); code != int32(wire.CommandNotSupportedOnView) {
+		t.Errorf("a view is renamed: code %d", code)
+	}
+	if code := p.admin(t, bson.D{{Key: "shardCollection", Value: "db.w"}, {Key: "key", Value: st("_id", "hashed")}}); code != int32(wire.CommandNotSupportedOnView) {
+		t.Errorf("a view is sharded: code %d", code)
+	}
 	if err := db.Collection("w").Drop(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -51,6 +51,9 @@ func (r *reshape) createOutputs(ctx context.Context) error {
 			return err
 		}
 	}
+	if info.view {
+		return nil
+	}
 	bytes := int64(0)
 	for _, p := range r.inputs {
 		n, err := r.s.estimate(ctx, p.Home)
@@ -215,7 +218,7 @@ func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false).SetBypassDocumentValidation(true))
+	_, err = c.InsertMany(ctx, docs, options.InsertMany().SetOrdered(r.info.special()).SetBypassDocumentValidation(true))
 	switch {
 	case err == nil:
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -69,10 +70,43 @@ func (s *Splitter) inspectHome(ctx context.Context, h partition.Home) (collectio
 		return info, nil
 	}
 	info.indexes, err = s.indexes(ctx, h)
+	if info.collation() != nil {
+		info.indexes = explicitlySimple(info.indexes)
+	}
 	return info, err
 }
 
-// indexes lists a collection's indexes but the one on _id.
+// collation is the default collation; nil for the simple one.
+func (i *collectionInfo) collation() bson.D {
+	coll, _ := field(i.options, "collation").(bson.D)
+	if field(coll, "locale") == "simple" {
+		return nil
+	}
+	return coll
+}
+
+// timeseries are a time-series collection's options as create takes them: the span that goes with a granularity follows from it.
+func timeseries(options any) any {
+	d, _ := options.(bson.D)
+	if field(d, "granularity") == nil {
+		return options
+	}
+	return slices.DeleteFunc(slices.Clone(d), func(e bson.E) bool { return e.Key == "bucketMaxSpanSeconds" || e.Key == "bucketRoundingSeconds" })
+}
+
+// explicitlySimple says of the indexes that compare simply that they do: made without a word, they would take the collection's default.
+func explicitlySimple(indexes []bson.D) []bson.D {
+	out := make([]bson.D, len(indexes))
+	for i, ix := range indexes {
+		out[i] = ix
+		if field(ix, "collation") == nil {
+			out[i] = append(ix[:len(ix):len(ix)], bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}})
+		}
+	}
+	return out
+}
+
+// indexes lists a collection's indexes but the one on _id, whatever it is called.
 func (s *Splitter) indexes(ctx context.Context, h partition.Home) ([]bson.D, error) {
 	body, err := s.run(ctx, h, bson.D{{Key: "listIndexes", Value: h.Physical}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: 1000}}}})
 	if err != nil {
@@ -88,7 +122,7 @@ func (s *Splitter) indexes(ctx context.Context, h partition.Home) ([]bson.D, err
 	}
 	var out []bson.D
 	for _, ix := range list.Cursor.Batch {
-		if field(ix, "name") != "_id_" {
+		if field(ix, "name") != "_id_" && field(ix, "clustered") != true {
 			out = append(out, ix)
 		}
 	}
@@ -134,7 +168,7 @@ func (i *collectionInfo) shardable(ns string, key shardkey.Pattern) error {
 	case field(i.options, "timeseries") != nil:
 		return wire.Errorf(wire.CommandNotSupported, "time-series collections cannot be sharded yet: %s", ns)
 	}
-	if coll, ok := field(i.options, "collation").(bson.D); ok && field(coll, "locale") != "simple" {
+	if i.collation() != nil {
 		return wire.Errorf(wire.BadValue, "the default collation of %s is not the simple one; Shardway shards collections with simple collation only", ns)
 	}
 	for _, ix := range i.indexes {
@@ -215,6 +249,8 @@ func (s *Splitter) create(ctx context.Context, h partition.Home, like collection
 	for _, o := range like.options {
 		switch o.Key {
 		case "uuid", "autoIndexId", "writeConcern", "$db", "lsid", "comment", "maxTimeMS":
+		case "timeseries":
+			cmd = append(cmd, bson.E{Key: o.Key, Value: timeseries(o.Value)})
 		default:
 			cmd = append(cmd, o)
 		}

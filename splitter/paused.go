@@ -2,7 +2,6 @@ package splitter
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/shardway/shardway/backend"
@@ -11,11 +10,11 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// runPaused is the reshape of inputs on standalones, which have no change stream: writes are held before the copy, so that nothing
-// changes meanwhile, then everything, then the map is inserted. It is a pause as long as the copy, and refused beyond StandalonePause.
+// runPaused is the reshape of inputs that cannot be followed, on standalones, which have no change stream, and of capped and time-series collections: writes are held before
+// the copy, so that nothing changes meanwhile, then everything, then the map is inserted. It is a pause as long as the copy, and refused beyond StandalonePause.
 func (r *reshape) runPaused(ctx context.Context) error {
 	for _, p := range r.inputs {
-		if b := r.s.cfg.Backends.Get(p.Backend); b != nil && b.Kind() != backend.KindStandalone {
+		if b := r.s.cfg.Backends.Get(p.Backend); len(r.inputs) > 1 && b != nil && b.Kind() != backend.KindStandalone {
 			return wire.Errorf(wire.CommandNotSupported, "partitions on a replica set and on a standalone cannot be merged; move one of them first")
 		}
 	}
@@ -26,7 +25,7 @@ func (r *reshape) runPaused(ctx context.Context) error {
 	r.enter("close")
 	began := time.Now()
 	budget, cancel := context.WithTimeoutCause(ctx, r.s.cfg.StandalonePause, wire.Errorf(wire.ExceededTimeLimit,
-		"the copy would hold the writes of %s for longer than %s; make the backend a replica set of one, or raise the limit", r.coll.NS, r.s.cfg.StandalonePause))
+		"the copy would hold the writes of %s for longer than %s; %s", r.coll.NS, r.s.cfg.StandalonePause, r.remedy()))
 	defer cancel()
 	err := r.copyClosed(budget, m)
 	if err == nil {
@@ -52,15 +51,16 @@ func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
 	if err := r.close(ctx, m.V, protocol.Closing{WritesOnly: true, Patience: patience}); err != nil {
 		return err
 	}
+	if !r.anyStandalone() {
+		if err := r.openStreams(ctx); err != nil {
+			return retryable{err}
+		}
+	}
 	if err := r.copyAll(ctx); err != nil {
 		return err
 	}
-	differ, err := r.compare(ctx)
-	if err != nil {
+	if err := r.compareClosed(ctx); err != nil {
 		return err
-	}
-	if len(differ) > 0 {
-		return errors.New("inputs and outputs differ, first at _id " + differ[0].String())
 	}
 	if err := r.sameIndexes(ctx); err != nil {
 		return err
@@ -68,5 +68,9 @@ func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
 	if err := r.close(ctx, m.V, protocol.Closing{Patience: patience}); err != nil {
 		return err
 	}
-	return r.stamp(ctx, m, nil)
+	times, err := r.lastMarkers(ctx)
+	if err != nil {
+		return err
+	}
+	return r.stamp(ctx, m, times)
 }

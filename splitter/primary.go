@@ -18,10 +18,9 @@ import (
 // primaryRounds is how often movePrimary looks for collections that were made while it moved the others.
 const primaryRounds = 20
 
-// MovePrimary moves a database's unsharded collections to a backend, one after the other and each online, and makes that the database's primary.
-// A collection gets its first map for it, with nothing copied, and is then moved as a partition is. One that failed half-way goes on when
-// it is run again. 26 for a database, 70 for a backend that is not known, 115 when something of the database cannot be moved; nothing has been
-// moved then.
+// MovePrimary moves a database's unsharded collections and views to a backend, one after the other and each online, and makes that the database's primary.
+// A collection gets its first map for it, with nothing copied, and is then moved as a partition is. Writes to a capped or a time-series collection wait while it is copied; one
+// that would take longer than StandalonePause is refused (262). One that failed half-way goes on when it is run again. 26 for a database, 70 for a backend that is not known.
 func (s *Splitter) MovePrimary(ctx context.Context, db, to string) error {
 	known := s.cfg.Catalog.Snapshot()
 	switch b := known.Backends[to]; {
@@ -75,7 +74,7 @@ func (s *Splitter) movePrimary(ctx context.Context, db, from, to string) error {
 	return wire.Errorf(wire.ConflictingOperationInProgress, "collections are made in database '%s' faster than they can be moved; try again", db)
 }
 
-// plainCollections lists the namespaces of a database that have no map yet and a collection on its primary. What cannot be moved is 115.
+// plainCollections lists the namespaces of a database that have no map yet and a collection or a view on its primary.
 func (s *Splitter) plainCollections(ctx context.Context, db, primary string) ([]string, error) {
 	b := s.cfg.Backends.Get(primary)
 	if b == nil {
@@ -89,35 +88,11 @@ func (s *Splitter) plainCollections(ctx context.Context, db, primary string) ([]
 	var plain []string
 	for _, c := range specs {
 		ns := db + "." + c.Name
-		if strings.HasPrefix(c.Name, "system.") && c.Type != "view" || catalog.IsPhysicalName(c.Name) || maps[ns] != nil {
-			continue
+		if !strings.HasPrefix(c.Name, "system.") && !catalog.IsPhysicalName(c.Name) && maps[ns] == nil {
+			plain = append(plain, ns)
 		}
-		if why := unmovable(c.Type, c.Options); why != "" {
-			return nil, wire.Errorf(wire.CommandNotSupported, "database '%s' cannot be moved: '%s' is %s, and Shardway does not move these yet", db, ns, why)
-		}
-		plain = append(plain, ns)
 	}
 	return plain, nil
-}
-
-// unmovable says why a collection cannot be moved; "" when it can.
-func unmovable(kind string, raw bson.Raw) string {
-	var options bson.D
-	if len(raw) > 0 && bson.Unmarshal(raw, &options) != nil {
-		return "a collection with options that cannot be read"
-	}
-	coll, _ := field(options, "collation").(bson.D)
-	switch {
-	case kind == "view":
-		return "a view"
-	case kind == "timeseries":
-		return "a time-series collection"
-	case field(options, "capped") == true:
-		return "a capped collection"
-	case coll != nil && field(coll, "locale") != "simple":
-		return "a collection with a default collation"
-	}
-	return ""
 }
 
 // unshardedElsewhere lists a database's unsharded namespaces with a map that do not live on a backend.
@@ -139,7 +114,7 @@ func (s *Splitter) firstMap(ctx context.Context, ns string) error {
 			return nil, nil
 		}
 		info, err := s.inspect(ctx, c)
-		if err != nil || !info.exists || info.view {
+		if err != nil || !info.exists {
 			return nil, err
 		}
 		m := nextMap(c)

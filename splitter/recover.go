@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -145,7 +146,8 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 	}
 	known := s.knownHomes(id, db)
 	for _, name := range all {
-		if !catalog.IsPhysicalName(name) || known[name] {
+		// The buckets of a time-series collection go with it.
+		if !catalog.IsPhysicalName(name) || known[name] || strings.HasPrefix(name, "system.") {
 			continue
 		}
 		h := partition.Home{Backend: id, DB: db, Physical: name}

@@ -196,6 +196,18 @@ func (r *reshape) run(ctx context.Context) error {
 		return retryable{errMapMoved(r.coll.NS)}
 	}
 	r.enter("copy")
+	if r.coll.Key == nil {
+		info, err := r.s.inspectHome(ctx, r.inputs[0].Home)
+		if err != nil {
+			return retryable{err}
+		}
+		switch {
+		case info.view:
+			return r.runView(ctx)
+		case info.special():
+			return r.runPaused(ctx)
+		}
+	}
 	if r.anyStandalone() {
 		return r.runPaused(ctx)
 	}
@@ -220,6 +232,19 @@ func (r *reshape) run(ctx context.Context) error {
 		return err
 	}
 	if err := r.catchUpToClose(ctx); err != nil {
+		return err
+	}
+	r.enter("close")
+	if err := r.flip(ctx); err != nil {
+		return err
+	}
+	r.enter("retire")
+	return r.retire(ctx)
+}
+
+// runView moves a view, which has no documents: its definition is made anew.
+func (r *reshape) runView(ctx context.Context) error {
+	if err := r.createOutputs(ctx); err != nil {
 		return err
 	}
 	r.enter("close")
