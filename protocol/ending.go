@@ -22,6 +22,9 @@ func NewMourner(lease, linger time.Duration) *Mourner {
 	return &Mourner{lease: lease, linger: linger, seen: map[ID]sight{}}
 }
 
+// Linger makes linger longer, if d is: what the backend's limit was when a transaction began holds for that transaction.
+func (m *Mourner) Linger(d time.Duration) { m.linger = max(m.linger, d) }
+
 // Look takes what is registered at the moment now, of a clock that runs through suspension. end are the instances to be ended, if their count of renewals is still what
 // it was here; gone are those of whom nothing can come any more. own instances are left alone.
 func (m *Mourner) Look(now time.Time, all []Instance, own func(ID) bool) (end []Instance, gone []ID) {
