@@ -134,21 +134,30 @@ func (s *Store) PutBackend(ctx context.Context, id, uri, host string) error {
 	return s.Refresh(ctx)
 }
 
-// SetDraining says that a backend is to be emptied, or is to stay after all.
-func (s *Store) SetDraining(ctx context.Context, id string, draining bool) error {
-	return s.updateBackend(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "draining", Value: draining}, {Key: "drainedAt", Value: time.Time{}}})
+// SetDraining says that a backend is to be emptied.
+func (s *Store) SetDraining(ctx context.Context, id string) error {
+	_, err := s.updateBackend(ctx, id, bson.D{}, bson.D{{Key: "draining", Value: true}, {Key: "drainedAt", Value: time.Time{}}})
+	return err
+}
+
+// CancelDraining says that a backend is to stay after all. It reports whether it was being emptied.
+func (s *Store) CancelDraining(ctx context.Context, id string) (was bool, err error) {
+	return s.updateBackend(ctx, id, bson.D{{Key: "draining", Value: true}}, bson.D{{Key: "draining", Value: false}, {Key: "drainedAt", Value: time.Time{}}})
 }
 
 // SetDrained says since when a backend that is being emptied is empty (zero: it is not).
 func (s *Store) SetDrained(ctx context.Context, id string, at time.Time) error {
-	return s.updateBackend(ctx, bson.D{{Key: "_id", Value: id}, {Key: "draining", Value: true}}, bson.D{{Key: "drainedAt", Value: at}})
+	_, err := s.updateBackend(ctx, id, bson.D{{Key: "draining", Value: true}}, bson.D{{Key: "drainedAt", Value: at}})
+	return err
 }
 
-func (s *Store) updateBackend(ctx context.Context, which, set bson.D) error {
-	if _, err := s.db.Collection(backendsColl).UpdateOne(ctx, which, bson.D{{Key: "$set", Value: set}}); err != nil {
-		return fmt.Errorf("mark backend %v: %w", which[0].Value, err)
+// updateBackend changes a backend of which cond holds, and reports whether it was there.
+func (s *Store) updateBackend(ctx context.Context, id string, cond, set bson.D) (bool, error) {
+	res, err := s.db.Collection(backendsColl).UpdateOne(ctx, append(bson.D{{Key: "_id", Value: id}}, cond...), bson.D{{Key: "$set", Value: set}})
+	if err != nil {
+		return false, fmt.Errorf("mark backend %s: %w", id, err)
 	}
-	return s.Refresh(ctx)
+	return res.MatchedCount == 1, s.Refresh(ctx)
 }
 
 // RemoveBackend takes a backend out of the fleet.

@@ -134,7 +134,7 @@ func TestStoreFleet(t *testing.T) {
 	if p := store.Snapshot().Databases["Shop"].Primary; p != "b1" {
 		t.Errorf("primary %s", p)
 	}
-	if err := errors.Join(store.PutBackend(ctx, "b1", "mongodb://h/", "h:1"), store.SetDraining(ctx, "b1", true),
+	if err := errors.Join(store.PutBackend(ctx, "b1", "mongodb://h/", "h:1"), store.SetDraining(ctx, "b1"),
 		store.PutBackend(ctx, "b1", "mongodb://h2/", "h:2"), store.SetBalancerStopped(ctx, true),
 		store.SetCollection(ctx, catalog.CollectionSettings{NS: "a.b", MaxPartitionBytes: 5})); err != nil {
 		t.Fatal(err)

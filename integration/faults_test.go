@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// How long a run is: until so many reshapes have flipped, or so long. SHARDWAY_FAULT_RESHAPES and SHARDWAY_FAULT_SEED say otherwise.
+// How long a run is: until so many reshapes have flipped, or so long. SHARDWAY_FAULT_RESHAPES and SHARDWAY_FAULT_SEED say otherwise; with SHARDWAY_FAULT_NONE=1 nothing is
+// broken, so that the report shows what the faults cost.
 const (
 	faultReshapes = 12
 	faultLimit    = 90 * time.Second // for each faultReshapes
@@ -48,14 +48,16 @@ func TestFaults(t *testing.T) {
 	for _, p := range w.proxies {
 		plain = append(plain, connect(t, p.URI(), quiet))
 	}
-	command(t, w.clients[0], "admin", shardCmd("f.set", "k"))
-	command(t, w.clients[1], "admin", shardCmd("f.registers", "k"))
+	for i, ns := range faultNamespaces {
+		command(t, w.clients[i], "admin", shardCmd("f."+ns, "k"))
+	}
 	set, regs := newSetLoad(), &registers{began: time.Now()}
 	for k := range registerCount {
 		if _, err := w.clients[2].Database("f").Collection("registers").InsertOne(t.Context(), bson.D{{Key: "_id", Value: k}, {Key: "k", Value: k}, {Key: "v", Value: int64(0)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	money := newTransfers(t, w.clients[0].Database("f").Collection("accounts"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(want)*faultLimit/faultReshapes)
 	defer cancel()
 	errs := errorCounts{by: map[string]int{}}
@@ -70,36 +72,62 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	var asked atomic.Int64
-	for i, ns := range []string{"f.set", "f.registers"} {
-		load.Go(func() { w.reshapes(ctx, ns, seed+uint64(i), &asked) })
+	for i, client := range w.clients {
+		r := rand.New(rand.NewPCG(seed, uint64(i)+50))
+		load.Go(func() {
+			for ctx.Err() == nil {
+				errs.add(money.step(t.Context(), client.Database("f").Collection("accounts"), r))
+			}
+		})
 	}
-	load.Go(func() { w.faults(ctx) })
+	var asked atomic.Int64
+	for i, ns := range faultNamespaces {
+		load.Go(func() { w.reshapes(ctx, "f."+ns, seed+uint64(i), &asked) })
+	}
+	load.Go(func() { w.drains(ctx, seed) })
+	if fromEnvironment(t, "SHARDWAY_FAULT_NONE", 0) == 0 {
+		load.Go(func() { w.faults(ctx) })
+	}
 	for ctx.Err() == nil && w.flips(ctx) < want {
 		time.Sleep(100 * time.Millisecond) // a poll of what others do
 	}
 	cancel()
 	load.Wait()
-	t.Logf("%d reshapes asked for, %d flipped; faults %v; errors %v", asked.Load(), w.flips(t.Context()), w.made, errs.by)
+	flips := w.flips(t.Context())
+	t.Logf("%d reshapes asked for, %d flipped; %d backends drained; faults %v; errors %v", asked.Load(), flips, w.drained.Load(), w.faultKinds(), errs.by)
 	w.settle()
 	for i, c := range w.clients {
 		if err := set.check(t.Context(), c.Database("f").Collection("set")); err != nil {
+			t.Errorf("through proxy %d: %v", i, err)
+		}
+		if err := money.check(t.Context(), c.Database("f").Collection("accounts")); err != nil {
 			t.Errorf("through proxy %d: %v", i, err)
 		}
 	}
 	if err := regs.check(2 * time.Minute); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d documents acknowledged, %d deleted, %d unanswered; %d operations on registers", len(set.there), len(set.gone), len(set.unsure), len(regs.ops))
+	t.Logf("%d documents acknowledged, %d deleted, %d unanswered; %d operations on registers; %d transfers acknowledged, of %d, and %d snapshots of their sums",
+		len(set.there), len(set.gone), len(set.unsure), len(regs.ops), len(money.acked), money.next-firstTransfer, money.looks)
 	noLeftovers(t, killSettle, w.fleet.Servers)
-	if all := w.pauses(); len(all) > 0 {
-		slices.Sort(all)
-		t.Logf("pauses at %d flips: p50 %.0f ms, p99 %.0f ms, longest %.0f ms", len(all), all[len(all)/2], all[len(all)*99/100], all[len(all)-1])
+	report := w.report()
+	t.Log(report)
+	if report.blameless > faultGateLimit {
+		t.Errorf("gates were closed for %s, beside faults: %s; the limit is %s", report.blameless, report.worst, faultGateLimit)
 	}
-	if n := w.flips(t.Context()); n < want/2 {
-		t.Errorf("%d reshapes flipped, of %d: the run shows little", n, want)
+	if n := len(report.takeovers); n > 0 && report.takeovers[n-1] > faultTakeover {
+		t.Errorf("a dead proxy's change was taken over after %s", report.takeovers[n-1])
+	}
+	if flips < want/2 {
+		t.Errorf("%d reshapes flipped, of %d: the run shows little", flips, want)
+	}
+	if len(money.acked) == 0 || money.looks == 0 {
+		t.Error("no transfers, or nobody has looked at them: the run shows little")
 	}
 }
+
+// faultNamespaces are the collections of a run, in the database f.
+var faultNamespaces = []string{"set", "registers", "accounts"}
 
 // settle waits until every proxy serves everything and no change of a map is left.
 func (w *faulty) settle() {
@@ -108,7 +136,7 @@ func (w *faulty) settle() {
 		eventually(w.t, killSettle, fmt.Sprintf("proxy %d serves all", i), func(ctx context.Context) bool {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			for _, name := range []string{"set", "registers"} {
+			for _, name := range faultNamespaces {
 				if _, err := c.Database("f").Collection(name).CountDocuments(ctx, bson.D{}); err != nil {
 					return false
 				}

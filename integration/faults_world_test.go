@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +14,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
@@ -28,7 +27,19 @@ const faultyProxies = 3
 
 // faultSettings make every duration of the protocol short, so that a run sees many of them end.
 var faultSettings = []string{"--reshape-lease", "1500ms", "--reshape-lease-renew", "300ms", "--reshape-lease-margin", "200ms", "--reshape-backoff-min", "100ms",
-	"--reshape-gate-wait", "2s", "--reshape-drain-limit", "10s"}
+	"--reshape-gate-wait", "2s", "--reshape-drain-limit", "10s", "--transactions-lifetime", "2s"}
+
+// What faultSettings and the backends of a fault run are set to.
+const (
+	faultLease    = 1700 * time.Millisecond // and the margin
+	faultGateWait = 2 * time.Second
+	faultLifetime = 2 * time.Second // of transactions
+	faultLongest  = 3 * time.Second // how long a fault lasts at most, without what mending takes
+	// faultGateLimit is how long gates may be closed when nothing is broken: the owner gives up after a second, and other proxies burn after faultGateWait.
+	faultGateLimit = time.Second + faultGateWait + time.Second // and a second in which the burning is done and seen, on a busy machine
+	// faultTakeover is how long after a proxy's death its change is taken over: a lease later when nothing else is broken. Two faults may follow.
+	faultTakeover = faultLease + 2*(faultLongest+faultMend) + 10*time.Second
+)
 
 // faulty is three proxies over three backends, with a link of its own between each proxy and each backend. One goroutine makes the faults.
 type faulty struct {
@@ -43,14 +54,27 @@ type faulty struct {
 	random  *rand.Rand
 	// mu orders faults and what needs all proxies up.
 	mu sync.Mutex
-	// made counts faults by kind.
-	made map[string]int
+	// made are the faults.
+	made []madeFault
+	// draining is the number of the backend that is being emptied, 0 for none; drained counts those that were.
+	draining atomic.Int64
+	drained  atomic.Int64
+}
+
+// madeFault is a fault and when it was.
+type madeFault struct {
+	kind     string
+	proxy    int
+	from, to time.Time
 }
 
 func newFaulty(t *testing.T, seed uint64) *faulty {
 	t.Helper()
-	w := &faulty{t: t, fleet: fleettest.Start(t, backends, fleettest.Durable), random: rand.New(rand.NewPCG(seed, 1)), made: map[string]int{}}
+	w := &faulty{t: t, fleet: fleettest.Start(t, backends, fleettest.Durable), random: rand.New(rand.NewPCG(seed, 1))}
 	fleettest.Need(t, w.fleet, fleet.ReplicaSet, fleet.DurableCommits)
+	for j := range w.fleet.Servers {
+		w.limitTransactions(j)
+	}
 	for i := range faultyProxies {
 		var uris []string
 		var links []*link.Link
@@ -64,7 +88,8 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 			uris = append(uris, "mongodb://"+l.Addr()+"/?directConnection=true")
 		}
 		log := filepath.Join(t.TempDir(), "proxy"+strconv.Itoa(i)+".log")
-		p, err := running.Start(t.Context(), running.Options{Backends: uris, Args: faultSettings, LogFile: log})
+		p, err := running.Start(t.Context(), running.Options{Backends: uris, LogFile: log,
+			Args: append([]string{"--log-level", "debug", "--reshape-check-interval", "500ms"}, faultSettings...)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,16 +101,49 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 	return w
 }
 
+// limitTransactions has a backend abort transactions that are open for longer than faultLifetime.
+func (w *faulty) limitTransactions(j int) {
+	w.t.Helper()
+	if !w.fleet.Has(fleet.TransactionLifetimeLimit) {
+		return
+	}
+	c, err := mongo.Connect(options.Client().ApplyURI(w.fleet.Servers[j].URI()))
+	if err == nil {
+		err = c.Database("admin").RunCommand(w.t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "transactionLifetimeLimitSeconds", Value: int(faultLifetime.Seconds())}}).Err()
+		_ = c.Disconnect(context.WithoutCancel(w.t.Context()))
+	}
+	if err != nil {
+		w.t.Errorf("backend %d: %v", j+1, err)
+	}
+}
+
+// restartBackend starts a killed backend. Nobody sees it before it is set up again.
+func (w *faulty) restartBackend(ctx context.Context, j int) error {
+	for i := range w.links {
+		w.links[i][j].Cut()
+		defer w.links[i][j].Resume()
+	}
+	err := w.fleet.Servers[j].Restart(context.WithoutCancel(ctx))
+	if err == nil {
+		w.limitTransactions(j)
+	}
+	return err
+}
+
 // fault makes one fault, lets it last, and mends it.
 func (w *faulty) fault(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i, j := w.random.IntN(faultyProxies), w.random.IntN(backends)
 	p, l, s := w.proxies[i], w.links[i][j], w.fleet.Servers[j]
-	lasts := time.Duration(w.random.IntN(3000)) * time.Millisecond
+	lasts := time.Duration(w.random.Int64N(faultLongest.Milliseconds())) * time.Millisecond
 	kinds := []string{"kill proxy", "stop proxy", "cut link", "hold link", "delay link", "stop backend", "kill backend"}
 	kind := kinds[w.random.IntN(len(kinds))]
-	w.made[kind]++
+	made := madeFault{kind: kind, proxy: i, from: time.Now()}
+	defer func() {
+		made.to = time.Now()
+		w.made = append(w.made, made)
+	}()
 	wait := func() {
 		select {
 		case <-time.After(lasts):
@@ -125,7 +183,7 @@ func (w *faulty) fault(ctx context.Context) {
 	case "kill backend":
 		check(s.Kill())
 		wait()
-		check(s.Restart(context.WithoutCancel(ctx)))
+		check(w.restartBackend(ctx, j))
 	}
 }
 
@@ -138,6 +196,15 @@ func (w *faulty) faults(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// faultKinds counts the faults by kind.
+func (w *faulty) faultKinds() map[string]int {
+	by := map[string]int{}
+	for _, f := range w.made {
+		by[f.kind]++
+	}
+	return by
 }
 
 // flips counts the reshapes that have flipped.
@@ -159,7 +226,10 @@ func (w *faulty) reshapes(ctx context.Context, ns string, seed uint64, asked *at
 			time.Sleep(20 * time.Millisecond) // a backend is down; nothing is raced for
 			continue
 		}
-		i := r.IntN(len(all))
+		i, to := r.IntN(len(all)), r.Int64N(backends)+1
+		if to == w.draining.Load() {
+			continue
+		}
 		var cmd bson.D
 		switch k := r.IntN(3); {
 		case len(all) < 4 || k == 0 && len(all) < 12:
@@ -167,31 +237,11 @@ func (w *faulty) reshapes(ctx context.Context, ns string, seed uint64, asked *at
 		case k == 1 && i+1 < len(all) && all[i].Shard == all[i+1].Shard:
 			cmd = bson.D{{Key: "mergeChunks", Value: ns}, {Key: "bounds", Value: bson.A{all[i].Min, all[i+1].Max}}}
 		default:
-			cmd = bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: all[i].bounds()}, {Key: "to", Value: fmt.Sprintf("b%d", r.IntN(backends)+1)}}
+			cmd = bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: all[i].bounds()}, {Key: "to", Value: fmt.Sprintf("b%d", to)}}
 		}
 		asked.Add(1)
 		limited, cancel := context.WithTimeout(ctx, 15*time.Second)
 		_ = w.clients[r.IntN(faultyProxies)].Database("admin").RunCommand(limited, cmd).Err() // its fate does not matter
 		cancel()
 	}
-}
-
-// pauses reads the pauses at flips from the proxies' logs, in milliseconds.
-func (w *faulty) pauses() []float64 {
-	var all []float64
-	for _, name := range w.logs {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			w.t.Error(err)
-		}
-		for line := range strings.Lines(string(text)) {
-			if strings.Contains(line, `"message":"flip"`) {
-				_, rest, _ := strings.Cut(line, `"pause":`)
-				if v, err := strconv.ParseFloat(rest[:strings.IndexAny(rest, ",}")], 64); err == nil {
-					all = append(all, v)
-				}
-			}
-		}
-	}
-	return all
 }

@@ -7,11 +7,14 @@ import (
 	"github.com/shardway/shardway/partition"
 )
 
+// cutOff is why a transaction is aborted whose lease was lost.
+const cutOff = "this proxy was cut off from its backend"
+
 // LeaseLost ends what this proxy has open at a backend whose lease it has lost: what it began under the old instance is another's to answer for. A getMore
 // for one of its cursors is 237 CursorKilled from then on.
 func (r *Router) LeaseLost(_ context.Context, backendID string) {
 	r.cursors.condemn(func(p *partition.Part) bool { return p.Backend == backendID })
-	r.abortWhere("this proxy was cut off from its backend", func(t *transaction) bool { return t.backend == backendID })
+	r.abortWhere(cutOff, func(t *transaction) bool { return t.backend == backendID })
 }
 
 // DrainOverdue ends the cursors on homes that the newest map does not name and that were to be drained by now: 237.

@@ -92,11 +92,9 @@ func (r *Router) addShard(ctx context.Context, q *Request) (Reply, error) {
 			return Reply{}, err
 		}
 		r.cfg.Catalog.AppendChange(ctx, r.cfg.Server, "addShard", "", bson.D{{Key: "name", Value: known}, {Key: "host", Value: r.cfg.Backends.Get(known).HostString()}})
-	} else if b := r.cfg.Table.View().Catalog.Backends[known]; b != nil && b.Draining {
-		// It is asked back while it is being emptied: there is no other way to take a removeShard back.
-		if err := r.cfg.Catalog.SetDraining(ctx, known, false); err != nil {
-			return Reply{}, err
-		}
+	} else if was, err := r.cfg.Catalog.CancelDraining(ctx, known); err != nil {
+		return Reply{}, err
+	} else if was { // there is no other way to take a removeShard back
 		r.cfg.Catalog.AppendChange(ctx, r.cfg.Server, "removeShard.cancel", "", bson.D{{Key: "shard", Value: known}})
 	}
 	body := bsoncore.NewDocumentBuilder().AppendString("shardAdded", known).AppendDouble("ok", 1).Build()
@@ -201,7 +199,7 @@ func (r *Router) beginDrain(ctx context.Context, snap *catalog.Snapshot, id stri
 	if staying == 0 {
 		return Reply{}, wire.Errorf(wire.IllegalOperation, "Operation not allowed because it would remove the last shard")
 	}
-	if err := r.cfg.Catalog.SetDraining(ctx, id, true); err != nil {
+	if err := r.cfg.Catalog.SetDraining(ctx, id); err != nil {
 		return Reply{}, err
 	}
 	r.cfg.Catalog.AppendChange(ctx, r.cfg.Server, "removeShard.start", "", bson.D{{Key: "shard", Value: id}})

@@ -83,6 +83,11 @@ func (t *transaction) committing() (sent bool, err error) {
 		t.state = txnCommitted
 		t.releaseLocked()
 		return false, nil
+	case t.state == txnOpen && t.lease != nil && !t.lease.Valid():
+		// Others may take it for dead by now. What holds for the lease's loss, of which nobody has been told yet, holds here.
+		t.state, t.why = txnAborted, cutOff
+		t.r.settleInBackground(t)
+		return false, noSuchTransaction(t.number, t.why)
 	case t.state == txnOpen:
 		t.state = txnCommitting
 	}

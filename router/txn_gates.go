@@ -43,6 +43,7 @@ func (r *Router) passInTransaction(ctx context.Context, t *transaction, ns strin
 		fresh := t.fresh(parts)
 		err = partition.Enter(ctx, fresh, mode)
 		if errors.Is(err, partition.ErrReplan) {
+			t.chooseAgain()
 			continue
 		}
 		if err != nil {
@@ -68,6 +69,9 @@ func (t *transaction) stay(ctx context.Context, parts []*partition.Part) error {
 		if at == "" {
 			at = p.Backend
 		}
+		if p.Backend != at && t.view != nil && !t.knows(p) {
+			return snapshotGone(p.Gate().NS()) // it was moved meanwhile: run again, the transaction may be whole on one backend
+		}
 		if p.Backend != at {
 			return wire.Errorf(wire.OperationNotSupportedInTransaction,
 				"a transaction stays on one backend: this one is on '%s' and the statement needs '%s' too; bind its statements to one value of the shard key, or bring the collections together with movePrimary or moveChunk",
@@ -76,7 +80,7 @@ func (t *transaction) stay(ctx context.Context, parts []*partition.Part) error {
 	}
 	if t.where() != "" {
 		if t.lease != nil && t.r.cfg.Member.Lease(at) != t.lease {
-			return noSuchTransaction(t.number, "this proxy was cut off from its backend")
+			return noSuchTransaction(t.number, cutOff)
 		}
 		return nil
 	}
@@ -99,6 +103,15 @@ func (t *transaction) stay(ctx context.Context, parts []*partition.Part) error {
 	t.backend = at
 	t.mu.Unlock()
 	return nil
+}
+
+// chooseAgain takes the choice of a backend back when what it was chosen for has moved before anything was sent.
+func (t *transaction) chooseAgain() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.started && len(t.held) == 0 {
+		t.backend, t.lease = "", nil
+	}
 }
 
 // fresh returns the parts whose gates the transaction does not hold.
