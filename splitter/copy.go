@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -134,7 +135,27 @@ func (r *reshape) copyAll(ctx context.Context) error {
 	return nil
 }
 
+// copyOne copies one input: the next batches are read while one is written.
 func (r *reshape) copyOne(ctx context.Context, h partition.Home) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	batches := make(chan *batch, 1)
+	written := make(chan error, 1)
+	go func() {
+		err := r.writeBatches(ctx, batches)
+		cancel(err)
+		written <- err
+	}()
+	err := r.readBatches(ctx, h, batches)
+	close(batches)
+	if werr := <-written; werr != nil {
+		return werr // what reading failed with came of it
+	}
+	return err
+}
+
+// readBatches reads an input in batches.
+func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches chan<- *batch) error {
 	in, err := r.s.collection(h)
 	if err != nil {
 		return err
@@ -143,71 +164,88 @@ func (r *reshape) copyOne(ctx context.Context, h partition.Home) error {
 	if err != nil {
 		return retryable{err}
 	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
-	batch := newBatch(r)
+	defer closeCursor(ctx, cur)
+	b := r.newBatch()
+	send := func() error {
+		select {
+		case batches <- b:
+			b = r.newBatch()
+			return nil
+		case <-ctx.Done():
+			return retryable{context.Cause(ctx)}
+		}
+	}
 	for cur.Next(ctx) {
-		if err := batch.add(ctx, cur.Current); err != nil {
+		i, err := r.place(cur.Current)
+		if err != nil {
+			return err
+		}
+		if b.add(i, cur.Current); !b.full() {
+			continue
+		}
+		if err := send(); err != nil {
 			return err
 		}
 	}
 	if err := cur.Err(); err != nil {
 		return retryable{err}
 	}
-	return batch.flush(ctx)
+	return send()
 }
 
-// batch collects documents for the outputs.
-type batch struct {
-	r     *reshape
-	docs  [][]any
-	n     int
-	bytes int64
-	began time.Time
-}
-
-func newBatch(r *reshape) *batch {
-	return &batch{r: r, docs: make([][]any, len(r.outputs)), began: time.Now()}
-}
-
-func (b *batch) add(ctx context.Context, doc bson.Raw) error {
-	i, err := b.r.place(doc)
-	if err != nil {
-		return err
+// writeBatches writes batches until there are no more, and rests after each.
+func (r *reshape) writeBatches(ctx context.Context, batches <-chan *batch) error {
+	for b := range batches {
+		began := time.Now()
+		if err := r.write(ctx, b); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(time.Since(began) / copyRest):
+		case <-ctx.Done():
+			return retryable{context.Cause(ctx)}
+		}
 	}
-	b.docs[i] = append(b.docs[i], append(bson.Raw(nil), doc...))
-	b.n++
-	b.bytes += int64(len(doc))
-	if b.n < copyDocs && b.bytes < copyBytes {
-		return nil
-	}
-	if err := b.flush(ctx); err != nil {
-		return err
-	}
-	select {
-	case <-time.After(time.Since(b.began) / copyRest):
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	b.began = time.Now()
 	return nil
 }
 
-func (b *batch) flush(ctx context.Context) error {
+// batch is documents for the outputs.
+type batch struct {
+	docs  [][]any // by output
+	n     int
+	bytes int64
+}
+
+func (r *reshape) newBatch() *batch { return &batch{docs: make([][]any, len(r.outputs))} }
+
+func (b *batch) add(output int, doc bson.Raw) {
+	b.docs[output] = append(b.docs[output], append(bson.Raw(nil), doc...))
+	b.n++
+	b.bytes += int64(len(doc))
+}
+
+func (b *batch) full() bool { return b.n >= copyDocs || b.bytes >= copyBytes }
+
+// write inserts a batch into the outputs, into all at the same time.
+func (r *reshape) write(ctx context.Context, b *batch) error {
+	errs := make([]error, len(b.docs))
+	var wg sync.WaitGroup
 	for i, docs := range b.docs {
-		if len(docs) == 0 {
-			continue
+		if len(docs) > 0 {
+			wg.Go(func() { errs[i] = r.insert(ctx, i, docs) })
 		}
+	}
+	wg.Wait()
+	for _, err := range errs {
 		var dup duplicateError
-		if err := b.r.insert(ctx, i, docs); err != nil && !errors.As(err, &dup) {
+		if err != nil && !errors.As(err, &dup) {
 			return err
 		}
-		b.docs[i] = nil
 	}
-	b.r.mu.Lock()
-	b.r.docs += int64(b.n)
-	b.r.bytes += b.bytes
-	b.r.mu.Unlock()
-	b.n, b.bytes = 0, 0
+	r.mu.Lock()
+	r.docs += int64(b.n)
+	r.bytes += b.bytes
+	r.mu.Unlock()
 	return nil
 }
 

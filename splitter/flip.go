@@ -185,7 +185,7 @@ func homesOfOutputs(outputs []output) []partition.Home {
 // history writes what happened for people to read.
 func (r *reshape) history(ctx context.Context) {
 	details := bson.D{{Key: "reshape", Value: r.rec.ID}, {Key: "note", Value: "success"}, {Key: "pauseMillis", Value: r.pause.Milliseconds()},
-		{Key: "millis", Value: r.sinceStart().Milliseconds()}, {Key: "documents", Value: r.docs}, {Key: "bytes", Value: r.bytes},
+		{Key: "millis", Value: r.sinceStart().Milliseconds()}, {Key: "phaseMillis", Value: r.took}, {Key: "documents", Value: r.docs}, {Key: "bytes", Value: r.bytes},
 		{Key: "min", Value: r.inputs[0].Range.Lo.Int64()}, {Key: "from", Value: r.inputs[0].Backend}, {Key: "to", Value: r.outputs[len(r.outputs)-1].Backend}}
 	what := changeName(r.kind)
 	if r.kind == "move" {

@@ -54,6 +54,8 @@ type reshape struct {
 
 	mu    sync.Mutex
 	phase string
+	since time.Time // when phase began
+	took  bson.D    // milliseconds by phase, of those that are over
 	docs  int64
 	bytes int64
 	total int64
@@ -267,7 +269,10 @@ func (r *reshape) anyStandalone() bool {
 // enter notes the phase for whoever looks.
 func (r *reshape) enter(phase string) {
 	r.mu.Lock()
-	r.phase = phase
+	if r.phase != "" {
+		r.took = append(r.took, bson.E{Key: r.phase, Value: time.Since(r.since).Milliseconds()})
+	}
+	r.phase, r.since = phase, time.Now()
 	docs, bytes := r.docs, r.bytes
 	r.mu.Unlock()
 	r.s.log.Info().Str("ns", r.coll.NS).Str("kind", r.kind).Str("reshape", r.rec.ID.Hex()).Str("phase", phase).
