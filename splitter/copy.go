@@ -241,6 +241,9 @@ func (r *reshape) write(ctx context.Context, b *batch) error {
 		if err != nil && !errors.As(err, &dup) {
 			return err
 		}
+		if err := r.doubt(ctx, dup.ids); err != nil {
+			return err
+		}
 	}
 	r.mu.Lock()
 	r.docs += int64(b.n)
@@ -249,8 +252,8 @@ func (r *reshape) write(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// insert writes documents to an output, byte for byte. One _id in two inputs ends the reshape and is named; other equal entries of unique indexes
-// are a duplicateError: they are the trace of a change that the stream still has to bring.
+// insert writes documents to an output, byte for byte. Equal entries of unique indexes are a duplicateError: they are the trace of a change that the stream
+// still has to bring, or one _id in two inputs.
 func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
 	c, err := r.s.collection(r.outputs[out].Home)
 	if err != nil {
@@ -263,6 +266,7 @@ func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
 	case !mongo.IsDuplicateKeyError(err):
 		return retryable{err}
 	}
+	dup := duplicateError{error: err}
 	var we mongo.BulkWriteException
 	if errors.As(err, &we) {
 		for _, e := range we.WriteErrors {
@@ -271,17 +275,15 @@ func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
 			}
 			if _, noID := e.Raw.LookupErr("keyPattern", "_id"); noID == nil && len(r.inputs) > 1 {
 				doc, _ := docs[e.Index].(bson.Raw)
-				return r.twice(doc.Lookup("_id"))
+				dup.ids = append(dup.ids, doc.Lookup("_id"))
 			}
 		}
 	}
-	return duplicateError{err}
+	return dup
 }
 
-// twice says that two partitions hold one _id, which MongoDB keeps unique per collection only: they cannot become one.
-func (r *reshape) twice(id bson.RawValue) error {
-	return wire.Errorf(wire.DuplicateKey, "the partitions of %s cannot be merged: two of their documents have the _id %s", r.coll.NS, id)
+// duplicateError is a write to an output that met equal entries of unique indexes; ids are those that met an equal _id.
+type duplicateError struct {
+	error
+	ids []bson.RawValue
 }
-
-// duplicateError is a write to an output that met an equal entry of a unique index.
-type duplicateError struct{ error }

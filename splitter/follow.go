@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -138,9 +139,9 @@ func (r *reshape) apply(ctx context.Context, c *changes) error {
 func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 	// What met an equal entry before is tried again together with what has changed since.
 	ids = append(ids, r.pending...)
-	r.pending = nil
+	r.pending, r.doubles = nil, nil
 	docs := make([][]any, len(r.outputs))
-	seen := map[string]bool{}
+	seen := map[string]bson.Raw{}
 	for _, p := range r.inputs {
 		after, err := r.afterShown(ctx, p.Backend)
 		if err != nil {
@@ -152,17 +153,28 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 		}
 		for _, doc := range found {
 			id := doc.Lookup("_id")
-			k := string(append([]byte{byte(id.Type)}, id.Value...))
-			if seen[k] {
-				return r.twice(id)
+			k := valueKey(id)
+			if first := seen[k]; first != nil {
+				if r.doubles == nil {
+					r.doubles = map[string]double{}
+				}
+				r.doubles[k] = double{id: id, docs: string(first) + string(doc)}
+				continue
 			}
-			seen[k] = true
+			seen[k] = doc
 			i, err := r.place(doc)
 			if err != nil {
 				return err
 			}
 			docs[i] = append(docs[i], doc)
 		}
+	}
+	for k, d := range r.doubles {
+		isDouble := func(doc any) bool { return idKey(doc.(bson.Raw)) == k }
+		for i := range docs {
+			docs[i] = slices.DeleteFunc(docs[i], isDouble)
+		}
+		r.pending = append(r.pending, d.id)
 	}
 	in := bson.A{}
 	for _, id := range ids {

@@ -59,6 +59,9 @@ func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
 	if err := r.copyAll(ctx); err != nil {
 		return err
 	}
+	if err := r.settleDoubles(ctx); err != nil {
+		return err
+	}
 	if err := r.compareClosed(ctx); err != nil {
 		return err
 	}

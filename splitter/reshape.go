@@ -43,6 +43,8 @@ type reshape struct {
 	try int
 	// pending are ids whose documents met an equal entry of a unique index in an output and are to be tried again.
 	pending []bson.RawValue
+	// doubles are those of pending that were in two inputs when they were last read.
+	doubles map[string]double
 	// restless are ids whose documents changed again whenever they were compared; they are compared behind closed gates.
 	restless []bson.RawValue
 	// expiring are the inputs' indexes as they were when the gates had been closed.
@@ -224,6 +226,9 @@ func (r *reshape) run(ctx context.Context) error {
 	}
 	r.enter("follow")
 	if err := r.catchUp(ctx); err != nil {
+		return err
+	}
+	if err := r.settleDoubles(ctx); err != nil {
 		return err
 	}
 	r.enter("verify")
