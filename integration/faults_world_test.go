@@ -27,7 +27,7 @@ const faultyProxies = 3
 
 // faultSettings make every duration of the protocol short, so that a run sees many of them end.
 var faultSettings = []string{"--reshape-lease", "1500ms", "--reshape-lease-renew", "300ms", "--reshape-lease-margin", "200ms", "--reshape-backoff-min", "100ms",
-	"--reshape-gate-wait", "2s", "--reshape-drain-limit", "10s", "--transactions-lifetime", "2s"}
+	"--reshape-gate-wait", "2s", "--reshape-drain-limit", "10s"}
 
 // What faultSettings and the backends of a fault run are set to.
 const (
@@ -89,7 +89,7 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 		}
 		log := filepath.Join(t.TempDir(), "proxy"+strconv.Itoa(i)+".log")
 		p, err := running.Start(t.Context(), running.Options{Backends: uris, LogFile: log,
-			Args: append([]string{"--log-level", "debug", "--reshape-check-interval", "500ms"}, faultSettings...)})
+			Args: append([]string{"--log-level", "debug", "--reshape-check-interval", "500ms", "--transactions-lifetime", faultLifetime.String()}, faultSettings...)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,19 +101,22 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 	return w
 }
 
-// limitTransactions has a backend abort transactions that are open for longer than faultLifetime.
-func (w *faulty) limitTransactions(j int) {
-	w.t.Helper()
-	if !w.fleet.Has(fleet.TransactionLifetimeLimit) {
-		return
-	}
-	c, err := mongo.Connect(options.Client().ApplyURI(w.fleet.Servers[j].URI()))
+// limitTransactions has a server abort transactions that are open for longer than limit, in seconds.
+func limitTransactions(t *testing.T, s *fleet.Server, limit time.Duration) {
+	t.Helper()
+	c, err := mongo.Connect(options.Client().ApplyURI(s.URI()))
 	if err == nil {
-		err = c.Database("admin").RunCommand(w.t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "transactionLifetimeLimitSeconds", Value: int(faultLifetime.Seconds())}}).Err()
-		_ = c.Disconnect(context.WithoutCancel(w.t.Context()))
+		err = c.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "transactionLifetimeLimitSeconds", Value: int(limit.Seconds())}}).Err()
+		_ = c.Disconnect(context.WithoutCancel(t.Context()))
 	}
 	if err != nil {
-		w.t.Errorf("backend %d: %v", j+1, err)
+		t.Errorf("%s: %v", s.Addr(), err)
+	}
+}
+
+func (w *faulty) limitTransactions(j int) {
+	if w.fleet.Has(fleet.TransactionLifetimeLimit) {
+		limitTransactions(w.t, w.fleet.Servers[j], faultLifetime)
 	}
 }
 

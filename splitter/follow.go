@@ -38,7 +38,7 @@ func (r *reshape) catchUpToClose(ctx context.Context) error {
 		return err
 	}
 	return r.gain(ctx, func(ctx context.Context) (int, error) {
-		_, n, err := r.pass(ctx)
+		_, n, err := r.passWithin(ctx, r.s.cfg.PauseBudget)
 		return n, err
 	}, r.brake)
 }
@@ -257,6 +257,12 @@ func (r *reshape) readAgain(ctx context.Context, h partition.Home, ids []bson.Ra
 // pass brings over everything that was done to the inputs before it was called: a marker that comes through a stream proves that what came before it
 // has come through. An empty answer of a stream proves nothing, since the server may have looked at other collections' changes until then.
 func (r *reshape) pass(ctx context.Context) (times map[string]bson.Timestamp, changed int, err error) {
+	return r.passWithin(ctx, 0)
+}
+
+// passWithin is pass, but for a stream that shows nothing for as long as patience, if that is not 0: it is left at that. There are servers whose streams stand still while
+// a transaction is open, and it is only behind closed gates that one is aborted which stands in the way.
+func (r *reshape) passWithin(ctx context.Context, patience time.Duration) (times map[string]bson.Timestamp, changed int, err error) {
 	times = map[string]bson.Timestamp{}
 	for _, st := range r.streams {
 		id := bson.NewObjectID()
@@ -265,9 +271,13 @@ func (r *reshape) pass(ctx context.Context) (times map[string]bson.Timestamp, ch
 			return nil, 0, retryable{err}
 		}
 		var c changes
-		for at := false; !at; {
-			if _, at, err = st.read(ctx, &c, id, true); err != nil {
+		shown := time.Now()
+		for at, got := false, false; !at && (patience == 0 || time.Since(shown) < patience); {
+			if got, at, err = st.read(ctx, &c, id, patience == 0); err != nil {
 				return nil, 0, err
+			}
+			if got {
+				shown = time.Now()
 			}
 		}
 		times[st.backend] = c.last
