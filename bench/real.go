@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -182,9 +181,9 @@ func (b *bench) driver(ctx context.Context, direct, own string) error {
 	return nil
 }
 
-// realBulk measures a bulk load over three servers and the copy of a partition.
+// realBulk measures a bulk load over three servers, and the copy of a partition from one to another.
 func (b *bench) realBulk(ctx context.Context) error {
-	if !b.wants("bulk load, 3 servers: to direct", "reshape copy: to bulk insert") {
+	if !b.wants(append(copyMeasures, "bulk load, 3 servers: to direct")...) {
 		return nil
 	}
 	servers, err := b.procs.servers(ctx, 3, "bulk")
@@ -228,7 +227,7 @@ func (b *bench) realBulk(ctx context.Context) error {
 		return err
 	}
 	b.value("bulk load, 3 servers: to direct", through/direct, 0.8, true, fmt.Sprintf("%.0f documents/s", through))
-	return b.copying(ctx, own.addr, addrs[1])
+	return b.copying(ctx, own, addrs[1])
 }
 
 // loader inserts batches of 1,000 documents until end.
@@ -248,70 +247,5 @@ func (b *bench) loader(addr, coll string, end time.Time, n *atomic.Int64) error 
 		}
 		n.Add(documentsPerBatch)
 	}
-	return nil
-}
-
-// copying compares the move of a partition of 20,000 documents with inserting as many into the server that it goes to.
-func (b *bench) copying(ctx context.Context, proxy, to string) error {
-	const name, documents = "reshape copy: to bulk insert", 20_000
-	if !b.wants(name) {
-		return nil
-	}
-	p, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + proxy + "/").SetTimeout(5 * time.Minute))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = p.Disconnect(ctx) }()
-	straight, err := dial(to)
-	if err != nil {
-		return err
-	}
-	defer straight.close()
-	through, err := dial(proxy)
-	if err != nil {
-		return err
-	}
-	defer through.close()
-	for i, cmd := range []bson.D{
-		{{Key: "enableSharding", Value: "bench"}},
-		{{Key: "shardCollection", Value: "bench.moved"}, {Key: "key", Value: bson.D{{Key: "k", Value: "hashed"}}}, {Key: "numInitialChunks", Value: 1}},
-	} {
-		if err := p.Database("admin").RunCommand(ctx, cmd).Err(); err != nil && i > 0 {
-			return err
-		}
-	}
-	insert := func(c *conn, coll string) (time.Duration, error) {
-		var took time.Duration
-		for from := 0; from < documents; from += documentsPerBatch {
-			msg := batch(coll, false, documentsPerBatch, func(i int) any { return from + i }, func(i int) int32 { return int32(from + i) })
-			began := time.Now()
-			if err := c.send(msg); err != nil {
-				return 0, err
-			}
-			if err := c.receive(nil); err != nil {
-				return 0, err
-			}
-			took += time.Since(began)
-		}
-		return took, nil
-	}
-	if _, err := insert(through, "moved"); err != nil {
-		return err
-	}
-	bulk, err := insert(straight, "as_fast_as_it_goes")
-	if err != nil {
-		return err
-	}
-	var took []float64
-	for _, id := range []string{"b", "c", "b", "c", "b"}[:b.rounds] {
-		began := time.Now()
-		err := p.Database("admin").RunCommand(ctx, bson.D{{Key: "moveChunk", Value: "bench.moved"}, {Key: "find", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "to", Value: id}}).Err()
-		if err != nil {
-			return err
-		}
-		took = append(took, time.Since(began).Seconds())
-	}
-	slices.Sort(took)
-	b.value(name, bulk.Seconds()/took[len(took)/2], 0.8, true, fmt.Sprintf("%d documents in %.1f s, the whole move", documents, took[len(took)/2]))
 	return nil
 }

@@ -23,6 +23,8 @@ const (
 	copyBytes = 2 << 20
 	// readBytes is about how much is read again at once.
 	readBytes = 8 << 20
+	// copyWriters is how many batches are written at the same time.
+	copyWriters = 2
 	// copyRest is the part of a batch's time that the copy rests after it.
 	copyRest = 4
 )
@@ -135,21 +137,24 @@ func (r *reshape) copyAll(ctx context.Context) error {
 	return nil
 }
 
-// copyOne copies one input: the next batches are read while one is written.
+// copyOne copies one input: batches are read while others are written.
 func (r *reshape) copyOne(ctx context.Context, h partition.Home) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	batches := make(chan *batch, 1)
-	written := make(chan error, 1)
-	go func() {
-		err := r.writeBatches(ctx, batches)
-		cancel(err)
-		written <- err
-	}()
+	var writers sync.WaitGroup
+	for range copyWriters {
+		writers.Go(func() {
+			if err := r.writeBatches(ctx, batches); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	err := r.readBatches(ctx, h, batches)
 	close(batches)
-	if werr := <-written; werr != nil {
-		return werr // what reading failed with came of it
+	writers.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause // what the others failed with came of it
 	}
 	return err
 }
@@ -172,7 +177,7 @@ func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches cha
 			b = r.newBatch()
 			return nil
 		case <-ctx.Done():
-			return retryable{context.Cause(ctx)}
+			return context.Cause(ctx)
 		}
 	}
 	for cur.Next(ctx) {
@@ -203,7 +208,7 @@ func (r *reshape) writeBatches(ctx context.Context, batches <-chan *batch) error
 		select {
 		case <-time.After(time.Since(began) / copyRest):
 		case <-ctx.Done():
-			return retryable{context.Cause(ctx)}
+			return context.Cause(ctx)
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ func (r *reshape) runPaused(ctx context.Context) error {
 			return wire.Errorf(wire.CommandNotSupported, "partitions on a replica set and on a standalone cannot be merged; move one of them first")
 		}
 	}
+	r.enter("copy")
 	if err := r.createOutputs(ctx); err != nil {
 		return err
 	}

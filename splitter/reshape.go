@@ -199,7 +199,7 @@ func (r *reshape) run(ctx context.Context) error {
 	if versionOf(now) != versionOf(r.coll) {
 		return retryable{errMapMoved(r.coll.NS)}
 	}
-	r.enter("copy")
+	r.enter("prepare")
 	if r.coll.Key == nil {
 		info, err := r.s.inspectHome(ctx, r.inputs[0].Home)
 		if err != nil {
@@ -221,6 +221,7 @@ func (r *reshape) run(ctx context.Context) error {
 	if err := r.createOutputs(ctx); err != nil {
 		return err
 	}
+	r.enter("copy")
 	if err := r.copyAll(ctx); err != nil {
 		return err
 	}
