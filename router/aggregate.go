@@ -149,6 +149,7 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 		return append(parts[:1:1], also.parts...), err
 	}
 	err = r.within(ctx, ns, mode, plan, func(c *partition.Collection, parts []*partition.Part) error {
+		r.stats.toAggregate.count(c, parts[:len(parts)-len(also.parts)])
 		c = q.named(c)
 		switch {
 		case a.explain:

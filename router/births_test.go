@@ -33,6 +33,9 @@ func TestSecondaryReadsWaitForTheBirth(t *testing.T) {
 		}
 		return backendtest.OK(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "d.c@1.0.0"}, {Key: "firstBatch", Value: docs}}})
 	})
+	primary.SetScript(func(c backendtest.Command) backendtest.Answer { // it is asked for views
+		return backendtest.OK(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "d.$cmd.listCollections"}, {Key: "firstBatch", Value: bson.A{}}}})
+	})
 	e := newWriteEnv(t, map[string]string{"b0": "mongodb://" + hosts[0] + "," + hosts[1] + "/?replicaSet=rs"})
 	m := func(coll, physical string, birth bson.Timestamp) {
 		ns := e.db + "." + coll

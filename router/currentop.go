@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"math"
+	"net"
 	"sort"
 	"strconv"
 	"strings"
@@ -75,13 +76,16 @@ func (c *Conn) describe(want opsWanted, now time.Time) bson.D {
 	}
 	d := bson.D{
 		{Key: "type", Value: "op"},
-		{Key: "host", Value: hostname()},
+		{Key: "host", Value: c.at()},
 		{Key: "desc", Value: "conn" + strconv.FormatInt(c.id, 10)},
 		{Key: "connectionId", Value: c.id},
 		{Key: "client", Value: c.nc.RemoteAddr().String()},
 	}
 	if c.metadata != nil {
-		d = append(d, bson.E{Key: "appName", Value: metadataText(c.metadata, "application", "name")}, bson.E{Key: "clientMetadata", Value: c.metadata})
+		if app := metadataText(c.metadata, "application", "name"); app != "" {
+			d = append(d, bson.E{Key: "appName", Value: app})
+		}
+		d = append(d, bson.E{Key: "clientMetadata", Value: c.metadata})
 	}
 	d = append(d, bson.E{Key: "active", Value: c.op != nil}, bson.E{Key: "currentOpTime", Value: now.UTC().Format("2006-01-02T15:04:05.000-07:00")})
 	if c.op == nil {
@@ -102,6 +106,14 @@ func (c *Conn) describe(want opsWanted, now time.Time) bson.D {
 		return append(d, bson.E{Key: "command", Value: bson.D{{Key: "$truncated", Value: strings.ToValidUTF8(q.Msg.Body[:min(truncateOps, len(q.Msg.Body))].String(), "?")}}})
 	}
 	return append(d, bson.E{Key: "command", Value: q.Msg.Body})
+}
+
+// at is this proxy as the connection's client reached it: host and port.
+func (c *Conn) at() string {
+	if _, port, err := net.SplitHostPort(c.nc.LocalAddr().String()); err == nil {
+		return net.JoinHostPort(hostname(), port)
+	}
+	return hostname()
 }
 
 // opid numbers the request that is running; mu must be held.

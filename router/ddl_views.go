@@ -55,20 +55,17 @@ func (v *viewCache) forget(db string) {
 	}
 }
 
-// get returns what is known of a database's views on a backend, nil when the caller is to read them. When they have become old one
-// caller is told so, and the others go on with what is known meanwhile.
-func (v *viewCache) get(at viewsAt) *dbViews {
+// get returns what is known of a database's views on a backend, nil when that is nothing. When it has become old one
+// caller is told so, and the others go on with it meanwhile.
+func (v *viewCache) get(at viewsAt) (d *dbViews, old bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	d := v.dbs[at]
-	if d == nil {
-		return nil
-	}
-	if time.Since(d.read) >= viewsFor {
+	d = v.dbs[at]
+	if d != nil && time.Since(d.read) >= viewsFor {
 		v.dbs[at] = &dbViews{read: time.Now(), defs: d.defs, versions: d.versions}
-		return nil
+		return d, true
 	}
-	return d
+	return d, false
 }
 
 func (v *viewCache) put(at viewsAt, d *dbViews) {
@@ -136,8 +133,12 @@ func (d *dbViews) mapped(view *partition.View, db string, reads []string, depth 
 // viewsOf returns the views of c's database on c's backend, asking it when they are not known. It knows whether c is one.
 func (r *Router) viewsOf(ctx context.Context, c *partition.Collection) (*dbViews, error) {
 	at := viewsAt{c.DB, c.Parts[0].Backend}
-	if d := r.views.get(at); d != nil && (c.Map == nil || d.versions[c.Name] >= c.Map.V) {
-		return d, nil
+	known, old := r.views.get(at)
+	if known != nil && c.Map != nil && known.versions[c.Name] < c.Map.V {
+		known = nil
+	}
+	if known != nil && !old {
+		return known, nil
 	}
 	d := &dbViews{read: time.Now(), defs: map[string]*viewDef{}, versions: map[string]int64{}}
 	for m := range r.cfg.Table.View().Mapped {
@@ -147,6 +148,9 @@ func (r *Router) viewsOf(ctx context.Context, c *partition.Collection) (*dbViews
 	}
 	infos, err := r.askAll(ctx, at.backend, c.DB, bson.D{{Key: "listCollections", Value: 1},
 		{Key: "filter", Value: bson.D{{Key: "type", Value: "view"}}}, {Key: "cursor", Value: bson.D{}}})
+	if err != nil && known != nil {
+		return known, nil // without a primary, secondaries can be read all the same
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (q *Request) ownFields() (bson.D, error) {
 }
 
 // onEveryBackend has each backend do a command that concerns it as a whole: concerns and parameters hold where requests end. A
-// backend that joins the fleet later has its own.
+// backend that joins the fleet later gets the concerns (ShareDefaults) and has parameters of its own.
 func (r *Router) onEveryBackend(ctx context.Context, q *Request) (Reply, error) {
 	cmd, err := q.ownFields()
 	if err != nil {

@@ -62,6 +62,8 @@ func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
 			{Key: "commands", Value: bson.D{{Key: "failed", Value: s.failed.Load()}, {Key: "failedUnacknowledged", Value: s.swallowed.Load()}}},
 		}},
 		{Key: "sharding", Value: r.shardingStatus()},
+		{Key: "shardingStatistics", Value: r.shardingStatistics()},
+		{Key: "transactions", Value: r.transactionStatus()},
 		{Key: "shardway", Value: bson.D{{Key: "version", Value: buildVersion()}, {Key: "program", Value: filepath.Base(os.Args[0])},
 			{Key: "goroutines", Value: int32(runtime.NumGoroutine())}, {Key: "draining", Value: r.topologyCounter() > 0}}},
 	})

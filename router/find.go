@@ -130,6 +130,7 @@ func (r *Router) find(ctx context.Context, q *Request) (reply Reply, err error) 
 		return Reply{}, err
 	}
 	err = r.within(ctx, ns, partition.Read, planFilter(a.filter, a.collation), func(c *partition.Collection, parts []*partition.Part) error {
+		r.stats.toFind.count(c, parts)
 		if len(parts) == 1 {
 			reply, err = r.findOne(ctx, q, c, parts[0], &a)
 		} else {

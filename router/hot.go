@@ -225,6 +225,7 @@ func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Re
 	}
 	defer partition.Leave(p.parts, partition.Read)
 
+	r.stats.toFind.one.Add(1)
 	part := p.parts[0]
 	buf := wire.GetBuffer(len(p.msg.Body) + 512)
 	buf.B = wire.AppendMsgStart(buf.B[:0])

@@ -27,6 +27,8 @@ type Roster struct {
 	Catalog  *catalog.Store
 	Table    *partition.Table
 	Member   *member.Member
+	// CatalogBackend is the id of the catalog's backend, whose default concerns those that join get.
+	CatalogBackend string
 	// Open opens a backend; it need not wait for it.
 	Open func(ctx context.Context, id, uri string) (*backend.Backend, error)
 
@@ -74,6 +76,9 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 	}
 	fresh, err := adoptions(ctx, o.Table, b)
 	if err != nil {
+		return err
+	}
+	if err := ShareDefaults(ctx, o.Backends.Get(o.CatalogBackend), b); err != nil {
 		return err
 	}
 	if err := o.Catalog.PutBackend(ctx, id, b.URI(), b.HostString()); err != nil {

@@ -16,6 +16,8 @@ type stats struct {
 	deletes  atomic.Int64
 	getmores atomic.Int64
 	commands atomic.Int64
+
+	toFind, toInsert, toUpdate, toDelete, toAggregate targeted
 }
 
 func (s *stats) count(c *Command) {

@@ -73,7 +73,8 @@ type transaction struct {
 // transactions are those of one router. The zero value is ready for use.
 type transactions struct {
 	// open is how many are not settled. Requests without a transaction look at no more.
-	open atomic.Int64
+	open  atomic.Int64
+	stats txnStats
 
 	mu sync.Mutex
 	// newest is the newest transaction of each session.
@@ -117,6 +118,7 @@ func (ts *transactions) join(r *Router, q *Request) (t, superseded *transaction,
 		t.concern = append(bson.Raw(nil), q.ReadConcern...)
 	}
 	t.timer = time.AfterFunc(r.txnLifetime(), func() { t.doom("it was open for longer than " + r.txnLifetime().String()) })
+	ts.stats.started.Add(1)
 	ts.newest[id] = t
 	ts.unsettled[t] = struct{}{}
 	ts.open.Store(int64(len(ts.unsettled)))

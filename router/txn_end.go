@@ -54,9 +54,14 @@ func (r *Router) endTransaction(ctx context.Context, q *Request, end func(contex
 
 func (r *Router) commit(ctx context.Context, q *Request, t *transaction) (Reply, error) {
 	if sent, err := t.committing(); err != nil || !sent {
+		if err == nil {
+			r.txns.stats.noShards.begin()(nil)
+		}
 		return withRecoveryToken(Reply{Body: okBody}, t.where()), err
 	}
+	ended := r.txns.stats.singleShard.begin()
 	reply, err := r.sendEnd(ctx, q, t.where())
+	ended(err)
 	switch e := wire.AsError(err); {
 	case err == nil:
 		t.finish(txnCommitted)
@@ -141,7 +146,12 @@ func (r *Router) endElsewhere(ctx context.Context, q *Request) (Reply, error) {
 	if id == "" {
 		return Reply{}, noSuchTransaction(q.TxnNumber, "this proxy sent no command of it to any backend")
 	}
+	ended := func(error) {}
+	if q.Command.Name == "commitTransaction" {
+		ended = r.txns.stats.recovered.begin()
+	}
 	reply, err := r.sendEnd(ctx, q, id)
+	ended(err)
 	if err != nil {
 		return Reply{}, labelled(interruption(ctx, err), true)
 	}
@@ -203,6 +213,11 @@ func (t *transaction) abortedBy(why string) {
 // releaseLocked leaves the gates. It is called once.
 func (t *transaction) releaseLocked() {
 	t.settled = true
+	if t.state == txnCommitted {
+		t.r.txns.stats.committed.Add(1)
+	} else {
+		t.r.txns.stats.aborted.Add(1)
+	}
 	t.timer.Stop()
 	for _, p := range t.held {
 		p.Gate().EndTransaction()

@@ -19,6 +19,8 @@ type stepPlan struct {
 	// segments are run one after the other. What statements of one batch do to the same document so happens in the batch's order, as on one server.
 	segments []segment
 	errs     []failed
+	// wide are the parts of each statement that does not simply go to one.
+	wide [][]*partition.Part
 	// count is how many statements the step covers.
 	count int
 }
@@ -135,9 +137,11 @@ func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan
 		p.errs = []failed{{&rest[0], first.err}}
 		return p
 	case first.search != nil:
+		p.wide = [][]*partition.Part{first.parts}
 		p.segments = []segment{{searches: []found{{&rest[0], first.search}}}}
 		return p
 	case len(first.parts) > 1:
+		p.wide = [][]*partition.Part{first.parts}
 		var all segment
 		for _, part := range first.parts {
 			all.groups = append(all.groups, group{part, []*statement{&rest[0]}})
@@ -171,6 +175,9 @@ func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan
 			p.errs = append(p.errs, failed{s, d.err})
 			continue
 		}
+		if d.search != nil || len(d.parts) > 1 {
+			p.wide = append(p.wide, d.parts)
+		}
 		for _, part := range d.parts {
 			if !entered[part] {
 				entered[part] = true
@@ -202,6 +209,7 @@ func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan
 
 // execute runs a plan inside the gates.
 func (b *writeBatch) execute(ctx context.Context, c *partition.Collection, p *stepPlan) error {
+	b.countTargets(c, p)
 	for _, f := range p.errs {
 		b.result.fail(f.stmt.index, f.err)
 	}
@@ -213,6 +221,21 @@ func (b *writeBatch) execute(ctx context.Context, c *partition.Collection, p *st
 	b.next += p.count
 	b.stopped = b.ordered && b.result.failed()
 	return nil
+}
+
+// countTargets counts where a step's statements go.
+func (b *writeBatch) countTargets(c *partition.Collection, p *stepPlan) {
+	to := b.kind.targeted(&b.r.stats)
+	switch {
+	case c == nil || c.Dropped():
+	case !c.Sharded():
+		to.unsharded.Add(int64(p.count))
+	default:
+		to.one.Add(int64(p.count - len(p.errs) - len(p.wide)))
+		for _, parts := range p.wide {
+			to.count(c, parts)
+		}
+	}
 }
 
 func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection, seg segment) error {

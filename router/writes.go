@@ -32,12 +32,14 @@ const (
 // writeKind is what the three batch commands differ in.
 type writeKind struct {
 	list string // the name of the statements' array
+	// targeted are the counters of where statements went.
+	targeted func(*stats) *targeted
 }
 
 var (
-	inserts = writeKind{list: "documents"}
-	updates = writeKind{list: "updates"}
-	deletes = writeKind{list: "deletes"}
+	inserts = writeKind{list: "documents", targeted: func(s *stats) *targeted { return &s.toInsert }}
+	updates = writeKind{list: "updates", targeted: func(s *stats) *targeted { return &s.toUpdate }}
+	deletes = writeKind{list: "deletes", targeted: func(s *stats) *targeted { return &s.toDelete }}
 )
 
 // statement is one of a batch's writes.

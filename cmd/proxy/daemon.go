@@ -69,7 +69,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	if err != nil {
 		return err
 	}
-	if err := joinFleet(ctx, cfg, store, backends, log); err != nil {
+	if err := joinFleet(ctx, cfg, store, backends, catalogID, log); err != nil {
 		return err
 	}
 	table := partition.NewTable()
@@ -149,6 +149,8 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Catalog:  store,
 		Table:    table,
 		Member:   instances,
+
+		CatalogBackend: catalogID,
 		Open: func(ctx context.Context, id, uri string) (*backend.Backend, error) {
 			return openBackend(ctx, cfg, id, uri, log)
 		},
@@ -255,7 +257,7 @@ func openCatalog(ctx context.Context, b *backend.Backend, log zerolog.Logger) (*
 
 // joinFleet brings configuration and catalog together: what is configured is registered, and what an
 // earlier addShard registered is opened.
-func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, log zerolog.Logger) error {
+func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, catalogID string, log zerolog.Logger) error {
 	for _, b := range backends.All() {
 		if err := b.Ready(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -264,6 +266,11 @@ func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, bac
 			log.Warn().Err(err).Str("backend", b.ID()).Msg("not to be reached; requests that need it fail until it is")
 		}
 		known := store.Snapshot().Backends[b.ID()]
+		if known == nil && b.Kind() != backend.KindUnknown {
+			if err := router.ShareDefaults(ctx, backends.Get(catalogID), b); err != nil {
+				return err
+			}
+		}
 		if known != nil && known.URI == b.URI() && known.Host == b.HostString() {
 			continue
 		}
