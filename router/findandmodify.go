@@ -64,6 +64,7 @@ func (r *Router) parseModification(q *Request) (*modification, error) {
 		return nil, err
 	}
 	m := &modification{r: r, q: q, ns: ns, op: operation{filter: emptyDocument, simple: true}}
+	returnsNew := false
 	for rem := []byte(q.Msg.Body[4:]); len(rem) > 1; {
 		e, rest, ok := bsoncore.ReadElement(rem)
 		if !ok {
@@ -92,17 +93,33 @@ func (r *Router) parseModification(q *Request) (*modification, error) {
 			m.op.hint = v
 		case "let":
 			m.op.let = v
+		case "new":
+			returnsNew = isTrue(v)
 		case "stmtId":
 			m.stmt, _ = v.Int32OK()
+		case "runtimeConstants", "legacyRuntimeConstants":
+			err = wire.Errorf(51196, "Cannot specify runtime constants option to a mongos")
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if !m.remove && m.op.update.Type == 0 {
-		return nil, wire.Errorf(wire.FailedToParse, "Either an update or remove=true must be specified")
+	return m, m.consistent(returnsNew)
+}
+
+// consistent refuses what contradicts itself, as a server does before it looks for a document: here the search may find that there is none.
+func (m *modification) consistent(returnsNew bool) error {
+	switch {
+	case !m.remove && m.op.update.Type == 0:
+		return wire.Errorf(wire.FailedToParse, "Either an update or remove=true must be specified")
+	case m.remove && m.op.update.Type != 0:
+		return wire.Errorf(wire.FailedToParse, "Cannot specify both an update and remove=true")
+	case m.remove && m.op.upsert:
+		return wire.Errorf(wire.FailedToParse, "Cannot specify both upsert=true and remove=true")
+	case m.remove && returnsNew:
+		return wire.Errorf(wire.FailedToParse, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document")
 	}
-	return m, nil
+	return nil
 }
 
 // decide plans the modification; it may be called again after a change of the map.
@@ -115,9 +132,6 @@ func (m *modification) decide(c *partition.Collection) (decision, error) {
 	}
 	if !c.Sharded() {
 		return decision{parts: c.Parts}, nil
-	}
-	if m.remove {
-		m.op.update = bsoncore.Value{}
 	}
 	m.op.examine(c.Key)
 	d := m.op.decide(c)

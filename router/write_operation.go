@@ -20,6 +20,8 @@ type operation struct {
 	upsert bool
 	// simple says that the collation compares binary.
 	simple bool
+	// mixed says that the update has both operators and fields.
+	mixed bool
 
 	sort, collation, hint, let bsoncore.Value
 
@@ -47,7 +49,7 @@ func (s *statement) parse(kind *writeKind, key *shardkey.Pattern, let bsoncore.V
 		case "q":
 			op.filter, err = documentField(kind.list+".q", v)
 		case "u":
-			op.update = v
+			op.update, op.mixed = v, mixesOperators(v)
 		case "multi":
 			op.multi = isTrue(v)
 		case "upsert":
@@ -84,6 +86,28 @@ func (s *statement) parse(kind *writeKind, key *shardkey.Pattern, let bsoncore.V
 	op.examine(key)
 	s.op = op
 	return nil
+}
+
+// mixesOperators reports whether an update document has both operators and fields, which a router refuses with a code of its own (mongos-behaviour §3.6).
+func mixesOperators(u bsoncore.Value) bool {
+	doc, ok := u.DocumentOK()
+	if !ok {
+		return false
+	}
+	var operators, fields bool
+	for rem := []byte(doc[4:]); len(rem) > 1; {
+		e, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			return false
+		}
+		rem = rest
+		if key := e.KeyBytes(); len(key) > 0 && key[0] == '$' {
+			operators = true
+		} else {
+			fields = true
+		}
+	}
+	return operators && fields
 }
 
 // examine finds out what the update does to the key.
@@ -140,8 +164,10 @@ func (op *operation) decide(c *partition.Collection) decision {
 	bound, single := target.Single()
 	keeps := op.keeps(c.Key, bound, single)
 	switch {
+	case op.mixed:
+		return decision{err: wire.Errorf(wire.UnsupportedFormat, "update document has mixed $operator and non-$operator style fields")}
 	case op.multi && op.effect.Kind == shardkey.Replaces:
-		return decision{err: wire.Errorf(wire.FailedToParse, "multi update is not supported for replacement-style update")}
+		return decision{err: wire.Errorf(wire.InvalidOptions, "replacement-style updates cannot be {multi: true}")}
 	case op.multi && !keeps && len(target.Values) > 0 || op.multi && !keeps && !target.Bound:
 		return decision{err: immutable(c.Key, "a multi-update may not set it, unless the filter binds it to the same value")}
 	case op.upsert:

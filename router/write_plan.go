@@ -253,13 +253,24 @@ func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection
 	}
 	for _, f := range seg.searches {
 		if err := b.searchAndWrite(ctx, c, f.stmt, f.search); err != nil {
-			if b.result.nothing() || b.q.InTxn {
+			if b.q.InTxn || b.result.nothing() && !ofStatement(err) {
 				return err
 			}
 			b.result.fail(f.stmt.index, wire.AsError(err))
 		}
 	}
 	return nil
+}
+
+// ofStatement reports whether an error that a statement's search met is the statement's, as a malformed filter is for the server that applies it, and
+// not the command's.
+func ofStatement(err error) bool {
+	e := wire.AsError(err)
+	switch e.Code {
+	case wire.MaxTimeMSExpired, wire.Unauthorized, wire.Interrupted, wire.InternalError, wire.QueryPlanKilled, wire.CursorKilled, wire.CollectionUUIDMismatch:
+		return false
+	}
+	return !e.Code.Retriable()
 }
 
 // checkUUID compares collectionUUID, if the client sent one, with the collection's own: the physical collections have others.

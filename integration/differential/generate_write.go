@@ -175,7 +175,6 @@ func (g *generator) wrong(c collection) Step {
 		bson.D{{Key: "insert", Value: c.name}, {Key: "documents", Value: bson.A{}}},
 		bson.D{{Key: "delete", Value: c.name}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: g.bound(c, 1)}, {Key: "limit", Value: int32(2)}}}}},
 		bson.D{{Key: "update", Value: c.name}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: g.bound(c, 1)}, {Key: "u", Value: bson.D{{Key: "$nope", Value: bson.D{{Key: "v", Value: one}}}}}}}}},
-		bson.D{{Key: "update", Value: c.name}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: g.bound(c, 1)}, {Key: "u", Value: bson.D{{Key: "x", Value: one}}}, {Key: "multi", Value: true}}}}},
 		bson.D{{Key: "count", Value: c.name}, {Key: "query", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$in", Value: one}}}}}},
 		bson.D{{Key: "distinct", Value: c.name}, {Key: "key", Value: one}},
 		bson.D{{Key: "aggregate", Value: c.name}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$nope", Value: bson.D{}}}}}, {Key: "cursor", Value: bson.D{}}},
