@@ -3,7 +3,9 @@ package router
 import (
 	"context"
 	"errors"
+	"strings"
 
+	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -31,6 +33,37 @@ func (r *Router) ensureDatabase(ctx context.Context, db string) error {
 		return wire.Errorf(wire.InternalError, "database '%s' was registered and is not to be seen", db)
 	}
 	return nil
+}
+
+// database returns a database that clients see, nil when there is none. One that another proxy was told to write to in the very moment in which it was dropped is marked as dropped and has
+// something all the same: what is there decides, and the mark is taken away.
+func (r *Router) database(ctx context.Context, name string) (*catalog.Database, error) {
+	view := r.cfg.Table.View()
+	d := view.Catalog.Databases[name]
+	if d == nil || !d.Dropped {
+		return d, nil
+	}
+	there := false
+	for c := range view.Mapped {
+		there = there || c.DB == name && !c.Dropped()
+	}
+	if !there {
+		infos, err := r.rawCollections(ctx, name, d.Primary)
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range infos {
+			coll := info.Lookup("name").StringValue()
+			there = there || view.Catalog.Maps[name+"."+coll] == nil && !catalog.IsPhysicalName(coll) && !strings.HasPrefix(coll, "system.")
+		}
+	}
+	if !there {
+		return nil, nil
+	}
+	if err := r.cfg.Catalog.CreateDatabase(ctx, name, d.Primary); err != nil {
+		return nil, err
+	}
+	return r.cfg.Table.View().Catalog.Databases[name], nil
 }
 
 // ensureCollection registers ns's database and, when its newest map says that it was dropped, has the collection made

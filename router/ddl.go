@@ -219,11 +219,14 @@ func (r *Router) dropDatabase(ctx context.Context, q *Request) (Reply, error) {
 	if err := r.cfg.Catalog.Refresh(ctx); err != nil {
 		return Reply{}, err
 	}
-	view := r.cfg.Table.View()
-	d := view.Catalog.Database(q.DB)
+	d, err := r.database(ctx, q.DB)
+	if err != nil {
+		return Reply{}, err
+	}
 	if d == nil {
 		return okReply(ctx, q)
 	}
+	view := r.cfg.Table.View()
 	infos, err := r.rawCollections(ctx, q.DB, d.Primary)
 	if err != nil {
 		return Reply{}, err

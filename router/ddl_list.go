@@ -37,11 +37,14 @@ func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error)
 		}
 		return r.listInfos(ctx, q, ns, docs)
 	}
-	view := r.cfg.Table.View()
-	d := view.Catalog.Database(q.DB)
+	d, err := r.database(ctx, q.DB)
+	if err != nil {
+		return Reply{}, err
+	}
 	if d == nil {
 		return r.listReply(ctx, q, ns, nil)
 	}
+	view := r.cfg.Table.View()
 	raw, err := r.rawCollections(ctx, q.DB, d.Primary)
 	if err != nil {
 		return Reply{}, err
@@ -194,7 +197,6 @@ type dbSize struct {
 
 // listDatabases sums the sizes over the fleet. Ours are not shown, nor local; admin is the catalog backend's.
 func (r *Router) listDatabases(ctx context.Context, q *Request) (Reply, error) {
-	view := r.cfg.Table.View()
 	sizes := map[string]*dbSize{}
 	for _, b := range r.cfg.Backends.All() {
 		reply, err := r.ask(ctx, b.ID(), "admin", bson.D{{Key: "listDatabases", Value: 1}})
@@ -208,7 +210,9 @@ func (r *Router) listDatabases(ctx context.Context, q *Request) (Reply, error) {
 		for _, v := range values {
 			doc, _ := v.DocumentOK()
 			name, _ := doc.Lookup("name").StringValueOK()
-			if !r.listed(view, name, b.ID()) {
+			if listed, err := r.listed(ctx, name, b.ID()); err != nil {
+				return Reply{}, err
+			} else if !listed {
 				continue
 			}
 			s := sizes[name]
@@ -242,14 +246,15 @@ func (r *Router) listDatabases(ctx context.Context, q *Request) (Reply, error) {
 }
 
 // listed reports whether a database that a backend has is one that clients see there.
-func (r *Router) listed(view *partition.View, name, backendID string) bool {
+func (r *Router) listed(ctx context.Context, name, backendID string) (bool, error) {
 	switch {
 	case catalog.IsInternalDB(name) || name == "local":
-		return false
+		return false, nil
 	case name == "admin" || name == "config":
-		return backendID == r.cfg.CatalogBackend
+		return backendID == r.cfg.CatalogBackend, nil
 	}
-	return view.Catalog.Database(name) != nil
+	d, err := r.database(ctx, name)
+	return d != nil, err
 }
 
 func (s *dbSize) entry(name string) bson.Raw {
