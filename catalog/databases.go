@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/shardway/shardway/wire"
 )
@@ -54,16 +56,16 @@ func (s *Store) all(ctx context.Context, coll string, rows any) error {
 	return nil
 }
 
-// LookupDatabase takes a database that the catalog has into the snapshot. One that does not exist is no error.
+// LookupDatabase takes a database that the catalog has into the snapshot. One that does not exist is no error; that is read linearizably.
 func (s *Store) LookupDatabase(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, linearizableWait)
 	defer cancel()
-	n, err := s.db.Collection(databasesColl).CountDocuments(ctx, bson.D{{Key: "_id", Value: name}}, options.Count().SetLimit(1))
-	if err != nil {
-		return fmt.Errorf("look for database %s: %w", name, err)
-	}
-	if n == 0 {
+	err := s.db.Collection(databasesColl, options.Collection().SetReadConcern(readconcern.Linearizable())).FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Err()
+	switch {
+	case errors.Is(err, mongo.ErrNoDocuments):
 		return nil
+	case err != nil:
+		return fmt.Errorf("look for database %s: %w", name, err)
 	}
 	return s.Refresh(ctx)
 }

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 )
 
 const reshapesColl = "reshapes"
@@ -165,8 +166,20 @@ func (s *Store) DeleteReshape(ctx context.Context, r *Reshape) error {
 
 // Reshapes reads the records of all reshapes that are not over.
 func (s *Store) Reshapes(ctx context.Context) ([]Reshape, error) {
+	return readReshapes(ctx, s.db.Collection(reshapesColl))
+}
+
+// ReshapesNow is Reshapes linearizably: whoever has written a record of his own before, and looks for those of others, finds each that was written before his, and of two who do so at
+// the same time one finds the other's. A primary that has been deposed without knowing it does not answer, and a new one shows all that was acknowledged.
+func (s *Store) ReshapesNow(ctx context.Context) ([]Reshape, error) {
+	ctx, cancel := context.WithTimeout(ctx, linearizableWait)
+	defer cancel()
+	return readReshapes(ctx, s.db.Collection(reshapesColl, options.Collection().SetReadConcern(readconcern.Linearizable())))
+}
+
+func readReshapes(ctx context.Context, c *mongo.Collection) ([]Reshape, error) {
 	var all []Reshape
-	cur, err := s.db.Collection(reshapesColl).Find(ctx, bson.D{})
+	cur, err := c.Find(ctx, bson.D{})
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}

@@ -209,13 +209,16 @@ func (s *Store) findMap(ctx context.Context, filter bson.D, o *options.FindOneOp
 	return decodeMap(d)
 }
 
-// Named reports whether the newest map of any namespace names a physical collection, by reading the catalog past the snapshot. Whoever is
+// Named reports whether the newest map of any namespace names a physical collection, by reading the catalog past the snapshot and linearizably. Whoever is
 // about to drop a physical collection asks this, right before; its name does not tell whose it is, since a rename takes it to another
 // namespace. A rename between two reads could hide it from both, so that "no" is only believed twice.
 func (s *Store) Named(ctx context.Context, backend, db, physical string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*linearizableWait)
+	defer cancel()
+	c := s.db.Collection(mapsColl, options.Collection().SetReadConcern(readconcern.Linearizable()))
 	for range 2 {
 		var spaces []string
-		err := s.db.Collection(mapsColl).Distinct(ctx, "_id.ns", bson.D{
+		err := c.Distinct(ctx, "_id.ns", bson.D{
 			{Key: "partitions", Value: bson.D{{Key: "$elemMatch", Value: bson.D{{Key: "backend", Value: backend}, {Key: "physical", Value: physical}}}}}}).Decode(&spaces)
 		if err != nil {
 			return false, fmt.Errorf("look for maps that name a physical collection: %w", err)

@@ -149,7 +149,7 @@ func (s *Splitter) primaryStands(ctx context.Context, c *partition.Collection) e
 	if c.Map != nil && c.Absent == nil {
 		return nil
 	}
-	all, err := s.cfg.Catalog.Reshapes(ctx)
+	all, err := s.cfg.Catalog.ReshapesNow(ctx)
 	if err != nil {
 		return retryable{err}
 	}

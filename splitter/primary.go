@@ -218,7 +218,7 @@ func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from
 // nothingPlain looks, behind closed gates, whether anything of a database would stay behind at its former primary. A change of the map of one of its namespaces
 // that is gated there looks for this one (primaryStands); one of the two sees the other.
 func (s *Splitter) nothingPlain(ctx context.Context, db, from, to string) error {
-	all, err := s.cfg.Catalog.Reshapes(ctx)
+	all, err := s.cfg.Catalog.ReshapesNow(ctx)
 	if err != nil {
 		return err
 	}

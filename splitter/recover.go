@@ -192,7 +192,7 @@ func (s *Splitter) needed(ctx context.Context, ns string, h partition.Home) (boo
 	if busy {
 		return true, nil // whoever changes the map of ns cleans up himself
 	}
-	records, err := s.cfg.Catalog.Reshapes(ctx)
+	records, err := s.cfg.Catalog.ReshapesNow(ctx)
 	if err != nil {
 		return true, err
 	}
