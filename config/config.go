@@ -79,16 +79,17 @@ type Transactions struct {
 // Reshape is the durations and limits of splits, moves and merges. All proxies of a fleet must agree
 // on lease, leaseMargin and retryWindow.
 type Reshape struct {
-	Lease           time.Duration `key:"lease" help:"How long a proxy may use a backend without renewing. A dead proxy delays a flip by this and leaseMargin."`
-	LeaseRenew      time.Duration `key:"leaseRenew" help:"How often leases are renewed."`
-	LeaseMargin     time.Duration `key:"leaseMargin" help:"How far two clocks may differ in measuring one lease."`
-	BurnAfter       time.Duration `key:"burnAfter" help:"An attempt to flip that has held the gates this long is given up for now."`
-	BackoffMin      time.Duration `key:"backoffMin" help:"The wait before the next attempt; it doubles each time, up to a minute."`
-	GateWait        time.Duration `key:"gateWait" help:"How long requests wait at a closed gate before this proxy ends the closing itself: its owner may be dead."`
-	RetryWindow     time.Duration `key:"retryWindow" help:"How long after a flip a repeated write is still recognised; at least the servers' session timeout."`
-	DrainLimit      time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
-	CheckInterval   time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
-	StandalonePause time.Duration `key:"standalonePause" help:"On a standalone a reshape stops writes while it copies; one that would take longer than this is refused."`
+	Lease              time.Duration `key:"lease" help:"How long a proxy may use a backend without renewing. A dead proxy delays a flip by this and leaseMargin."`
+	LeaseRenew         time.Duration `key:"leaseRenew" help:"How often leases are renewed."`
+	LeaseMargin        time.Duration `key:"leaseMargin" help:"How far two clocks may differ in measuring one lease."`
+	BurnAfter          time.Duration `key:"burnAfter" help:"An attempt to flip that has held the gates this long is given up for now."`
+	BackoffMin         time.Duration `key:"backoffMin" help:"The wait before the next attempt; it doubles each time, up to a minute."`
+	GateWait           time.Duration `key:"gateWait" help:"How long requests wait at a closed gate before this proxy ends the closing itself: its owner may be dead."`
+	RetryWindow        time.Duration `key:"retryWindow" help:"How long after a flip a repeated write is still recognised; at least the servers' session timeout."`
+	DrainLimit         time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
+	CheckInterval      time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
+	StandalonePause    time.Duration `key:"standalonePause" help:"On a standalone a reshape stops writes while it copies, and so does movePrimary of a capped or time-series collection; one that would take longer than this is refused."`
+	CopyBytesPerSecond Bytes         `key:"copyBytesPerSecond" help:"Most bytes that this proxy's copies write in a second, all together; 0: as many as leave the foreground its latency."`
 }
 
 // Default is what holds for every key that is not set.

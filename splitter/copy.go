@@ -25,8 +25,6 @@ const (
 	readBytes = 8 << 20
 	// copyWriters is how many batches are written at the same time.
 	copyWriters = 2
-	// copyRest is the part of a batch's time that the copy rests after it.
-	copyRest = 4
 )
 
 // collection is a home through the driver, read and written with majority.
@@ -142,8 +140,12 @@ func (r *reshape) copyOne(ctx context.Context, h partition.Home) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	batches := make(chan *batch, 1)
+	writersWanted := copyWriters
+	if r.info.special() {
+		writersWanted = 1 // their order is to be kept
+	}
 	var writers sync.WaitGroup
-	for range copyWriters {
+	for range writersWanted {
 		writers.Go(func() {
 			if err := r.writeBatches(ctx, batches); err != nil {
 				cancel(err)
@@ -198,17 +200,24 @@ func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches cha
 	return send()
 }
 
-// writeBatches writes batches until there are no more, and rests after each.
+// writeBatches writes batches until there are no more, and rests after each unless clients wait for the end.
 func (r *reshape) writeBatches(ctx context.Context, batches <-chan *batch) error {
+	var p pace
 	for b := range batches {
+		if !r.held {
+			if err := r.s.copies.wait(ctx, b.bytes); err != nil {
+				return err
+			}
+		}
 		began := time.Now()
 		if err := r.write(ctx, b); err != nil {
 			return err
 		}
-		select {
-		case <-time.After(time.Since(began) / copyRest):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if r.held {
+			continue
+		}
+		if err := pause(ctx, p.rest(b.n, b.bytes, time.Since(began))); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -25,6 +25,11 @@ const (
 
 // doubt keeps ids that the copy met twice to be read again: when the streams have passed, or at once when there are very many.
 func (r *reshape) doubt(ctx context.Context, ids []bson.RawValue) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	r.doubting.Lock() // several batches are written at a time
+	defer r.doubting.Unlock()
 	for _, id := range ids {
 		r.pending = append(r.pending, bson.RawValue{Type: id.Type, Value: append([]byte(nil), id.Value...)})
 	}

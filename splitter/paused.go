@@ -52,6 +52,7 @@ func (r *reshape) copyClosed(ctx context.Context, m *catalog.Map) error {
 	if err := r.close(ctx, m.V, protocol.Closing{WritesOnly: true, Patience: patience}); err != nil {
 		return err
 	}
+	r.held = true
 	if !r.anyStandalone() {
 		if err := r.openStreams(ctx); err != nil {
 			return retryable{err}

@@ -39,10 +39,14 @@ type reshape struct {
 	cancel  context.CancelCauseFunc
 	// braked is how long the brake holds a write up.
 	braked time.Duration
+	// held says that writes wait until the copy is done.
+	held bool
 	// try counts the attempts, from 1.
 	try int
 	// pending are ids whose documents met an equal entry of a unique index in an output and are to be tried again.
 	pending []bson.RawValue
+	// doubting guards pending and doubles while the copy runs.
+	doubting sync.Mutex
 	// doubles are those of pending that were in two inputs when they were last read.
 	doubles map[string]double
 	// restless are ids whose documents changed again whenever they were compared; they are compared behind closed gates.

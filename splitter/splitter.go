@@ -33,6 +33,8 @@ type Config struct {
 	AtPhase func(phase string)
 	// StandalonePause is how long a standalone's writes may be held for a copy; 0 means 10 s.
 	StandalonePause time.Duration
+	// CopyBytesPerSecond bounds what all copies of this process write in a second; 0 does not.
+	CopyBytesPerSecond int64
 	// RetryWindow is how long old homes are remembered; 0 means 30 min.
 	RetryWindow time.Duration
 	// Lease is how long a change that is not renewed is left to its owner, with Margin (10 s and 1 s); Renew is how often it is renewed (2 s).
@@ -66,6 +68,9 @@ type Splitter struct {
 	// id is this process as the owner of changes.
 	id catalog.ID
 
+	// copies bounds the bytes that are copied.
+	copies rate
+
 	mu    sync.Mutex
 	locks map[string]*nsLock
 	// asked are told, by record, that somebody wants a change of this process's to be given up.
@@ -90,6 +95,7 @@ func New(cfg Config) *Splitter {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, id: bson.NewObjectID(), locks: map[string]*nsLock{}, asked: map[catalog.ID]chan struct{}{},
 		running: map[string]*reshape{}, cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{}}
+	s.copies.perSecond = cfg.CopyBytesPerSecond
 	cfg.Catalog.OnReshape(s.hear)
 	return s
 }

@@ -102,10 +102,12 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		PauseBudget:       cfg.Reshape.BurnAfter,
 		Backoff:           cfg.Reshape.BackoffMin,
 		StandalonePause:   cfg.Reshape.StandalonePause,
-		RetryWindow:       cfg.Reshape.RetryWindow,
-		Lease:             cfg.Reshape.Lease,
-		Renew:             cfg.Reshape.LeaseRenew,
-		Margin:            cfg.Reshape.LeaseMargin,
+
+		CopyBytesPerSecond: int64(cfg.Reshape.CopyBytesPerSecond),
+		RetryWindow:        cfg.Reshape.RetryWindow,
+		Lease:              cfg.Reshape.Lease,
+		Renew:              cfg.Reshape.LeaseRenew,
+		Margin:             cfg.Reshape.LeaseMargin,
 	})
 	defer changes.Close()
 
