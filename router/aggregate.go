@@ -51,8 +51,8 @@ func parseAggregate(body bson.Raw) (a aggArgs, err error) {
 			err = wire.Errorf(51089, "Internal option '%s' is not allowed from a client", e.Key())
 		case "exchange":
 			err = wire.Errorf(51028, "Internal option 'exchange' is not allowed from a client")
-		case "runtimeConstants":
-			err = wire.Errorf(51143, "Internal option 'runtimeConstants' is not allowed from a client")
+		case "runtimeConstants", "legacyRuntimeConstants":
+			err = wire.Errorf(51143, "Internal option '%s' is not allowed from a client", e.Key())
 		}
 		if err != nil {
 			return a, err
@@ -72,13 +72,20 @@ func (a *aggArgs) parseCursor(v bsoncore.Value) error {
 	if err != nil {
 		return err
 	}
-	size, err := bsoncore.Document(doc).LookupErr("batchSize")
+	elems, err := bsoncore.Document(doc).Elements()
 	if err != nil {
-		return nil
+		return wire.Errorf(wire.InvalidBSON, "cursor is not a valid BSON document")
 	}
-	a.hasBatchSize = true
-	a.batchSize, err = wholeNumber("batchSize", size, 51024)
-	return err
+	for _, e := range elems {
+		if e.Key() != "batchSize" {
+			return wire.Errorf(40415, "BSON field 'cursor.%s' is an unknown field.", e.Key())
+		}
+		a.hasBatchSize = true
+		if a.batchSize, err = wholeNumber("batchSize", e.Value(), 51024); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func parsePipeline(v bsoncore.Value) ([]bson.Raw, error) {
@@ -122,6 +129,9 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 		}
 	}
 	if _, named := q.First.StringValueOK(); !named {
+		if n, ok := q.First.AsFloat64OK(); !ok || n != 1 {
+			return Reply{}, wire.Errorf(wire.FailedToParse, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+		}
 		return r.aggregateDB(ctx, q, &a)
 	}
 	ns, err := q.NS()

@@ -153,7 +153,7 @@ func (r *Router) configCount(ctx context.Context, q *Request, docs []bson.Raw) (
 	if limit > 0 {
 		n = min(n, limit)
 	}
-	return Reply{Body: countReply(n)}, err
+	return Reply{Body: countReply(nil, n)}, err
 }
 
 func (r *Router) configDistinct(ctx context.Context, q *Request, docs []bson.Raw) (Reply, error) {

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 
@@ -74,27 +75,30 @@ func (r *Router) count(ctx context.Context, q *Request) (reply Reply, err error)
 		return Reply{}, err
 	}
 	var n int64
+	shards := emptyDocument
 	err = r.within(ctx, ns, partition.Read, planFilter(filter, collation), func(_ *partition.Collection, parts []*partition.Part) error {
-		n, err = r.countParts(ctx, q, parts, skip, limit)
+		n, shards, err = r.countParts(ctx, q, parts, skip, limit)
 		return err
 	})
 	if v := onView(err); v != nil {
 		n, err = r.countView(ctx, q, v, filter, skip, limit)
+		shards = nil
 	}
 	if err != nil && !errors.Is(err, errUnknownDB) {
 		return Reply{}, err
 	}
-	return Reply{Body: countReply(n)}, nil
+	return Reply{Body: countReply(shards, n)}, nil
 }
 
-func countReply(n int64) bson.Raw {
-	d := []byte(nil)
-	if n <= math.MaxInt32 {
-		d = bsoncore.AppendInt32Element(d, "n", int32(n))
-	} else {
-		d = bsoncore.AppendInt64Element(d, "n", n)
+// countReply is the answer to count; shards, what each backend has counted before skip and limit (mongos-behaviour §3.13), is nil where no backend was
+// asked for a count of its own.
+func countReply(shards bson.Raw, n int64) bson.Raw {
+	d := make([]byte, 4, 64+len(shards))
+	if shards != nil {
+		d = bsoncore.AppendDocumentElement(d, "shards", bsoncore.Document(shards))
 	}
-	return bson.Raw(bsoncore.BuildDocument(nil, d, bsoncore.AppendDoubleElement(nil, "ok", 1)))
+	d = appendCount(d, "n", n)
+	return bson.Raw(closeDocument(bsoncore.AppendDoubleElement(d, "ok", 1), 0))
 }
 
 // countBounds reads skip and limit; a negative limit means its absolute value, 0 none.
@@ -114,7 +118,8 @@ func countBounds(body bson.Raw) (skip, limit int64, err error) {
 	return skip, limit, nil
 }
 
-func (r *Router) countParts(ctx context.Context, q *Request, parts []*partition.Part, skip, limit int64) (int64, error) {
+// countParts adds the parts' counts; shards has them by backend.
+func (r *Router) countParts(ctx context.Context, q *Request, parts []*partition.Part, skip, limit int64) (n int64, shards bson.Raw, err error) {
 	drop := func(key []byte) bool { return string(key) == "skip" || string(key) == "limit" }
 	more := func(d []byte) []byte {
 		if limit > 0 && limit <= math.MaxInt64-skip {
@@ -124,19 +129,24 @@ func (r *Router) countParts(ctx context.Context, q *Request, parts []*partition.
 	}
 	replies, err := r.readAll(ctx, q, parts, drop, more)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer releaseAll(replies)
-	var n int64
-	for _, reply := range replies {
+	by := map[string]int64{}
+	for i, reply := range replies {
 		part, _ := bsoncore.Document(reply.Body).Lookup("n").AsInt64OK()
 		n += part
+		by[parts[i].Backend] += part
+	}
+	d := make([]byte, 4, 32*len(by)+8)
+	for _, id := range slices.Sorted(maps.Keys(by)) {
+		d = appendCount(d, id, by[id])
 	}
 	n = max(0, n-skip)
 	if limit > 0 {
 		n = min(n, limit)
 	}
-	return n, nil
+	return n, bson.Raw(closeDocument(d, 0)), nil
 }
 
 // distinct answers the command of that name: the partitions' values, each once, in MongoDB's order.

@@ -109,6 +109,7 @@ type cursor struct {
 	held    []*partition.Part
 	forever bool         // noCursorTimeout
 	txn     *transaction // that it belongs to
+	api     apiParams    // which every getMore must repeat
 	conn    *Conn        // that it is pinned to; nil unless its client is behind a load balancer
 
 	// guarded by cursors.mu
@@ -144,7 +145,7 @@ func (cs *cursors) open(q *Request, ns string, src source, parts []*partition.Pa
 	if len(cs.byID) >= maxCursors {
 		return nil, wire.Errorf(wire.ExceededMemoryLimit, "this proxy has %d open cursors, which is its limit", maxCursors)
 	}
-	c := &cursor{ns: ns, session: bytes.Clone(q.Session), src: src, forever: forever, txn: q.txn, busy: true, lastUsed: time.Now()}
+	c := &cursor{ns: ns, session: bytes.Clone(q.Session), src: src, forever: forever, txn: q.txn, api: q.api.params(), busy: true, lastUsed: time.Now()}
 	for c.id == 0 || cs.byID[c.id] != nil {
 		c.id = randomID()
 	}
@@ -186,6 +187,9 @@ func (cs *cursors) take(q *Request, id int64, ns string) (*cursor, error) {
 	}
 	if err := c.checkTransaction(q); err != nil {
 		return nil, err
+	}
+	if got := q.api.params(); got != c.api {
+		return nil, wire.Errorf(wire.APIMismatchError, "API parameter mismatch: getMore used params %v, the cursor-creating command used %v", got, c.api)
 	}
 	c.busy = true
 	return c, nil

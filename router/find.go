@@ -55,7 +55,9 @@ func parseFind(body bson.Raw) (a findArgs, err error) {
 		case "sort":
 			a.sort, err = documentOrNull("sort", v)
 		case "projection":
-			a.projection, err = documentOrNull("projection", v)
+			if a.projection, err = documentOrNull("projection", v); err == nil {
+				err = checkProjection(a.projection)
+			}
 		case "skip":
 			a.skip, err = wholeNumber("skip", v, 51024)
 		case "limit":
@@ -77,12 +79,26 @@ func parseFind(body bson.Raw) (a findArgs, err error) {
 			a.collation, err = notSimple(v)
 		case "$_requestResumeToken", "$_resumeAfter":
 			err = wire.Errorf(wire.BadValue, "%s is not supported through a router", e.Key())
+		case "runtimeConstants", "legacyRuntimeConstants":
+			err = wire.Errorf(51202, "Cannot specify runtime constants option to a mongos")
 		}
 		if err != nil {
 			return a, err
 		}
 	}
 	return a, nil
+}
+
+// sortKeyField is what a router asks shards for; clients may not (mongos-behaviour §3.4).
+const sortKeyField = "$sortKey"
+
+func checkProjection(p bson.Raw) error {
+	if len(p) > 5 {
+		if _, err := bsoncore.Document(p).LookupErr(sortKeyField); err == nil {
+			return wire.Errorf(wire.BadValue, "Projection contains illegal field '%s'", sortKeyField)
+		}
+	}
+	return nil
 }
 
 func documentOrNull(field string, v bsoncore.Value) (bson.Raw, error) {

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"fmt"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -17,8 +19,29 @@ func (r *Router) checkGeneric(q *Request) error {
 
 // apiFields are the Stable API's fields of one command.
 type apiFields struct {
-	version                           bsoncore.Value
-	hasStrict, strict, hasDeprecation bool
+	version                                        bsoncore.Value
+	hasStrict, strict, hasDeprecation, deprecation bool
+}
+
+// apiParams are a command's Stable API fields, to be compared; the version can only be 1.
+type apiParams struct{ version, hasStrict, strict, hasDeprecation, deprecation bool }
+
+func (a *apiFields) params() apiParams {
+	return apiParams{a.version.Type != 0, a.hasStrict, a.strict, a.hasDeprecation, a.deprecation}
+}
+
+func (p apiParams) String() string {
+	text := "{"
+	for _, f := range [...]struct {
+		name string
+		has  bool
+		v    any
+	}{{"apiVersion", p.version, `"1"`}, {"apiStrict", p.hasStrict, p.strict}, {"apiDeprecationErrors", p.hasDeprecation, p.deprecation}} {
+		if f.has {
+			text += fmt.Sprintf(" %s: %v", f.name, f.v)
+		}
+	}
+	return text + " }"
 }
 
 func (a *apiFields) check(c *Command, required bool) error {

@@ -15,15 +15,9 @@ func (r *Router) getMore(ctx context.Context, q *Request) (Reply, error) {
 	if !ok {
 		return Reply{}, typeMismatch("getMore.getMore", q.First, "long")
 	}
-	coll, ok := bsoncore.Document(q.Msg.Body).Lookup("collection").StringValueOK()
-	if !ok {
-		return Reply{}, wire.Errorf(40414, "BSON field 'getMore.collection' is missing but a required field")
-	}
-	limit := int64(0)
-	if v, err := bsoncore.Document(q.Msg.Body).LookupErr("batchSize"); err == nil {
-		if limit, err = wholeNumber("batchSize", v, 51024); err != nil {
-			return Reply{}, err
-		}
+	coll, limit, err := parseGetMore(q.Msg.Body)
+	if err != nil {
+		return Reply{}, err
 	}
 	ns := q.DB + "." + coll
 	c, err := r.cursors.take(q, id, ns)
@@ -53,6 +47,40 @@ func (r *Router) getMore(ctx context.Context, q *Request) (Reply, error) {
 		id = 0
 	}
 	return nextBatchReply(b, id, ns), nil
+}
+
+// parseGetMore reads the fields of a getMore; batchSize is 0 where there is none (mongos-behaviour §5.3).
+func parseGetMore(body bson.Raw) (coll string, batchSize int64, err error) {
+	found := false
+	for rem, first := []byte(body[4:]), true; len(rem) > 1; first = false {
+		e, rest, ok := bsoncore.ReadElement(rem)
+		if !ok {
+			return "", 0, wire.Errorf(wire.InvalidBSON, "the command is not a valid BSON document")
+		}
+		rem = rest
+		if first {
+			continue
+		}
+		switch key := e.KeyBytes(); string(key) {
+		case "collection":
+			if coll, found = e.Value().StringValueOK(); !found {
+				return "", 0, typeMismatch("getMore.collection", e.Value(), "string")
+			}
+		case "batchSize":
+			if batchSize, err = wholeNumber("batchSize", e.Value(), 51024); err != nil {
+				return "", 0, err
+			}
+		case "term", "lastKnownCommittedOpTime", "includeQueryStatsMetrics", "txnNumber", "autocommit", "startTransaction", "stmtId":
+		default:
+			if !genericField(string(key)) {
+				return "", 0, wire.Errorf(40415, "BSON field 'getMore.%s' is an unknown field.", key)
+			}
+		}
+	}
+	if !found {
+		return "", 0, wire.Errorf(40414, "BSON field 'getMore.collection' is missing but a required field")
+	}
+	return coll, batchSize, nil
 }
 
 // single is a cursor on one backend, whose replies are relayed.

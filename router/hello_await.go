@@ -45,6 +45,11 @@ func parseAwait(cmd bson.Raw) (a awaitArgs, err error) {
 	if !ok {
 		return a, typeMismatch("topologyVersion", version, "object")
 	}
+	for _, field := range [...]string{"processId", "counter"} {
+		if _, err := tv.LookupErr(field); err != nil {
+			return a, wire.Errorf(40414, "BSON field 'topologyVersion.%s' is missing but a required field", field)
+		}
+	}
 	if a.processID, ok = tv.Lookup("processId").ObjectIDOK(); !ok {
 		return a, typeMismatch("topologyVersion.processId", tv.Lookup("processId"), "objectId")
 	}

@@ -120,6 +120,8 @@ func TestHelloAwaits(t *testing.T) {
 		{hello(current, -1), 51759},
 		{hello(version(e.r.processID, int64(1)), 10), 51761},
 		{hello("x", 10), wire.TypeMismatch},
+		{hello(bson.D{{Key: "processId", Value: e.r.processID}}, 10), 40414},
+		{hello(bson.D{{Key: "counter", Value: int64(0)}}, 10), 40414},
 		{hello(current, "x"), wire.TypeMismatch},
 		{hello(version(e.r.processID, "x"), 10), wire.TypeMismatch},
 	} {

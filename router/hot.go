@@ -134,7 +134,7 @@ func (p *point) read(r *Router) bool {
 		case "singleBatch":
 			field, ok = fieldSingleBatch, v.Type == bsoncore.TypeBoolean
 		case "projection":
-			field, ok = fieldProjection, v.Type == bsoncore.TypeEmbeddedDocument
+			field, ok = fieldProjection, v.Type == bsoncore.TypeEmbeddedDocument && checkProjection(v.Data) == nil
 		case "sort":
 			field, ok = fieldSort, v.Type == bsoncore.TypeEmbeddedDocument
 			shape = shape.and(key)

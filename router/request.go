@@ -127,9 +127,11 @@ func (q *Request) parseShared() error {
 		case "apiVersion":
 			q.api.version = elem.Value()
 		case "apiStrict":
-			q.api.hasStrict, q.api.strict = true, isTrue(elem.Value())
+			q.api.hasStrict = true
+			q.api.strict, err = boolValue("apiStrict", elem.Value())
 		case "apiDeprecationErrors":
 			q.api.hasDeprecation = true
+			q.api.deprecation, err = boolValue("apiDeprecationErrors", elem.Value())
 		case "$maxTimeMs":
 			err = wire.Errorf(wire.InvalidOptions, "no such command option $maxTimeMs; use maxTimeMS instead")
 		}
@@ -155,6 +157,8 @@ func (q *Request) checkTxnFields(autocommit, hasAuto, start bool) error {
 	case hasAuto:
 		q.InTxn, q.starts = true, start
 		return q.checkTransaction()
+	case q.HasTxn && q.Command.NoAuth:
+		return wire.Errorf(50889, "It is illegal to provide a txnNumber for command %s", q.Name)
 	case q.HasTxn && !q.Command.Txn:
 		return wire.Errorf(50768, "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and %s is not a retryable write command.", q.Name)
 	}
@@ -183,6 +187,14 @@ func isTrue(v bsoncore.Value) bool {
 	}
 	n, ok := v.AsInt64OK()
 	return ok && n != 0
+}
+
+func boolValue(field string, v bsoncore.Value) (bool, error) {
+	b, ok := v.BooleanOK()
+	if !ok {
+		return false, typeMismatch(field, v, "bool")
+	}
+	return b, nil
 }
 
 func typeMismatch(field string, v bsoncore.Value, want string) error {

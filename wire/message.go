@@ -92,8 +92,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func ParseMsg(m Message, out *Msg) error {
 	*out = Msg{}
 	p := m.Payload()
-	if len(p) < 5 {
-		return Fatalf(ProtocolError, "OP_MSG of %d bytes has no section", len(m.Buf.B))
+	if len(p) < 4 {
+		return Fatalf(ProtocolError, "OP_MSG of %d bytes has no flags", len(m.Buf.B))
 	}
 	out.Flags = Flags(binary.LittleEndian.Uint32(p))
 	if unknown := out.Flags & 0xffff &^ (ChecksumPresent | MoreToCome); unknown != 0 {

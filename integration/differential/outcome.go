@@ -18,7 +18,7 @@ var physical = regexp.MustCompile(`@[0-9a-f]+\.[0-9]+\.[0-9]+`)
 
 // volatile are a reply's fields that two servers need not have alike.
 var volatile = []string{"$clusterTime", "operationTime", "opTime", "electionId", "errmsg", "codeName", "retriedStmtIds", "retriedStmtId",
-	"errorLabels", "topologyVersion", "cursor", "lsid", "atClusterTime", "errInfo"}
+	"errorLabels", "shards", "topologyVersion", "cursor", "lsid", "atClusterTime", "errInfo"}
 
 // outcome of a step: the first reply, what its cursor held, and errors on the way.
 type collector struct {
