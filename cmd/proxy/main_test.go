@@ -18,14 +18,12 @@ import (
 	"github.com/shardway/shardway/fleet"
 )
 
-// envMain makes the test binary the program itself, so that the tests run it as a process.
-const envMain = "SHARDWAY_TEST_MAIN"
+// envMain makes the test binary the program itself, so that the tests run it as a process. The processes that this one starts, being the same binary, must inherit
+// it: without it they would be tests that start more. It is no name of a setting, since the program refuses those that it does not know.
+const envMain = "TEST_SHARDWAY_MAIN"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envMain) != "" {
-		if err := os.Unsetenv(envMain); err != nil { // to the program it would be an unknown variable
-			panic(err)
-		}
 		main()
 		return
 	}
