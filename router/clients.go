@@ -17,7 +17,7 @@ const (
 var errClientGone error = wire.Errorf(wire.ClientDisconnect, "operation was interrupted because the client disconnected")
 
 // watchClients ends long reads whose clients are gone, until ctx ends: while a request is being answered nobody reads from
-// its connection, so nobody else would notice. Writes go on: nobody may wait for an unacknowledged one.
+// its connection, so nobody else would notice. Writes go on: nobody may wait for an unacknowledged one. Connections that are idle it has rest.
 func (r *Router) watchClients(ctx context.Context) {
 	t := time.NewTicker(goneEvery)
 	defer t.Stop()
@@ -27,6 +27,7 @@ func (r *Router) watchClients(ctx context.Context) {
 			return
 		case now := <-t.C:
 			r.eachConn(func(c *Conn) {
+				c.restWhenIdle()
 				c.mu.Lock()
 				op := c.op
 				long := op != nil && !op.Command.Writes && now.Sub(op.Started) > goneAfter

@@ -36,6 +36,8 @@ const (
 	endNetwork  endReason = "network error"
 	endNoReply  endReason = "unacknowledged write failed"
 	endGone     endReason = "client vanished during a request"
+	// endResting is no end: another goroutine goes on.
+	endResting endReason = "resting"
 )
 
 // Conn is one client's connection, served by one goroutine in lockstep.
@@ -46,6 +48,8 @@ type Conn struct {
 	nc net.Conn
 	// base is what the connection's contexts are made of.
 	base context.Context
+
+	began time.Time
 
 	// owned by serve
 	reader   *wire.Reader
@@ -60,6 +64,8 @@ type Conn struct {
 	mu   sync.Mutex
 	busy bool // a request is being answered
 	stop bool // close as soon as it is not
+	// rest is how it is told to go on with another goroutine while it is idle (rest.go).
+	rest resting
 	// ctx ends when the connection does; killing a request ends it too, and serve makes a new one.
 	ctx    *backend.Line
 	cancel context.CancelCauseFunc
@@ -99,7 +105,7 @@ func (r *Router) acceptLoop(ctx context.Context, l net.Listener) error {
 }
 
 func (r *Router) start(ctx context.Context, nc net.Conn) {
-	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, reader: wire.NewReader(nc)}
+	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, began: time.Now(), reader: wire.NewReader(nc)}
 	c.renew()
 	c.isFrom(nil)
 	r.mu.Lock()
@@ -118,9 +124,12 @@ func (r *Router) start(ctx context.Context, nc net.Conn) {
 }
 
 func (c *Conn) run() {
-	defer c.r.wg.Done()
-	began := time.Now()
 	reason, err := c.serve()
+	if reason == endResting {
+		go c.run()
+		return
+	}
+	defer c.r.wg.Done()
 	c.mu.Lock()
 	c.ctx.Close()
 	c.cancel(context.Canceled)
@@ -144,7 +153,7 @@ func (c *Conn) run() {
 		ev = ev.Str("driver", metadataText(metadata, "driver", "name")).Str("app", metadataText(metadata, "application", "name"))
 	}
 	ev.Int64("conn", c.id).Stringer("client", c.nc.RemoteAddr()).Str("reason", string(reason)).
-		Int64("requests", c.requests).Dur("open", time.Since(began)).Msg("connection ended")
+		Int64("requests", c.requests).Dur("open", time.Since(c.began)).Msg("connection ended")
 }
 
 // stopWhenIdle closes the connection now if no request is being answered, or right after its reply.
@@ -188,6 +197,7 @@ func (c *Conn) begin() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.busy = true
+	c.rest.answering()
 	if c.ctx.Err() != nil && !c.stop { // the last request was killed
 		c.renew()
 	}
@@ -225,6 +235,9 @@ func (c *Conn) serve() (endReason, error) {
 	for {
 		m, err := c.reader.ReadMessage()
 		if err != nil {
+			if c.mayRest(err) {
+				return endResting, nil
+			}
 			return c.readFailed(err)
 		}
 		c.r.stats.bytesIn.Add(int64(len(m.Buf.B)))

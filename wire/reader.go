@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 )
 
@@ -54,7 +55,7 @@ func (r *Reader) Release() {
 }
 
 // ReadMessage reads one message; the caller owns it. It returns io.EOF only when the connection ended between two messages,
-// io.ErrUnexpectedEOF when within one, and a *FatalError for a length outside the limits.
+// io.ErrUnexpectedEOF when within one, and a *FatalError for a length outside the limits. After os.ErrDeadlineExceeded the next call goes on where it was.
 func (r *Reader) ReadMessage() (Message, error) {
 	buf := r.left
 	r.left = nil
@@ -76,6 +77,10 @@ func (r *Reader) ReadMessage() (Message, error) {
 		}
 		have += n
 		if n == 0 && err != nil {
+			if have > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+				r.left, buf.B = buf, buf.B[:have]
+				return Message{}, err
+			}
 			buf.Release()
 			if errors.Is(err, io.EOF) && have > 0 {
 				err = io.ErrUnexpectedEOF
@@ -134,7 +139,11 @@ func (r *Reader) finish(buf *Buffer, have int) (Message, error) {
 	}
 	size := int(h.MessageLength)
 	if have < size {
-		if err := r.fill(buf, have, size); err != nil {
+		if have, err = r.fill(buf, have, size); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				r.left, buf.B = buf, buf.B[:have]
+				return Message{}, err
+			}
 			buf.Release()
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
@@ -150,8 +159,8 @@ func (r *Reader) finish(buf *Buffer, have int) (Message, error) {
 }
 
 // fill reads on until size bytes are in buf. What is not there yet gets memory step by step, so that many clients that declare
-// large messages and send none of them take little.
-func (r *Reader) fill(buf *Buffer, have, size int) error {
+// large messages and send none of them take little. It returns how many there are then.
+func (r *Reader) fill(buf *Buffer, have, size int) (int, error) {
 	for have < size {
 		upTo := min(size, max(trusted, 2*have))
 		buf.B = buf.B[:have]
@@ -160,8 +169,8 @@ func (r *Reader) fill(buf *Buffer, have, size int) error {
 		n, err := io.ReadFull(r.src, buf.B[have:])
 		have += n
 		if err != nil {
-			return err
+			return have, err
 		}
 	}
-	return nil
+	return have, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -80,6 +81,35 @@ func tcpPair(t testing.TB) (client, server *net.TCPConn) {
 	}
 	t.Cleanup(func() { _ = c.Close(); _ = s.Close() })
 	return c.(*net.TCPConn), s.(*net.TCPConn)
+}
+
+// stuttering gives a few bytes and a deadline's end in turns.
+type stuttering struct {
+	src io.Reader
+	end bool
+}
+
+func (s *stuttering) Read(p []byte) (int, error) {
+	if s.end = !s.end; s.end {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return s.src.Read(p[:min(len(p), 4001)])
+}
+
+// TestReaderGoesOnAfterADeadline: whatever was read when a deadline ended is not lost.
+func TestReaderGoesOnAfterADeadline(t *testing.T) {
+	all, each := stream(t)
+	r := NewReader(&stuttering{src: bytes.NewReader(all)})
+	for i, want := range each {
+		m, err := r.ReadMessage()
+		for errors.Is(err, os.ErrDeadlineExceeded) {
+			m, err = r.ReadMessage()
+		}
+		if err != nil || !bytes.Equal(m.Buf.B, want) {
+			t.Fatalf("message %d: %v, or another one", i, err)
+		}
+		m.Release()
+	}
 }
 
 func TestReaderDeadline(t *testing.T) {

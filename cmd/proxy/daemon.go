@@ -88,6 +88,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	defer end()
 	beside.Go(func() { store.Run(background) })
 	beside.Go(func() { store.Announce(background, serverName(cfg.Listen), router.ServerVersion) })
+	beside.Go(func() { giveBack(background) })
 
 	// What changes maps.
 	proxy := serverName(cfg.Listen)
