@@ -334,6 +334,7 @@ func TestLegacyOpcodes(t *testing.T) {
 		{"admin.$cmd", bson.D{{Key: "hello", Value: 1}}, 0, "isWritablePrimary"},
 		{"admin.$cmd", bson.D{{Key: "$query", Value: bson.D{{Key: "ismaster", Value: 1}}}}, 0, "ismaster"},
 		{"admin.$cmd", bson.D{{Key: "buildinfo", Value: 1}}, 0, "version"},
+		{"admin.$cmd", bson.D{{Key: "_isSelf", Value: 1}}, 0, "id"},
 		{"admin.$cmd", bson.D{{Key: "saslStart", Value: 1}, {Key: "mechanism", Value: "PLAIN"}}, wire.MechanismUnavailable, ""},
 		{"admin.$cmd", bson.D{{Key: "IsMaster", Value: 1}}, wire.UnsupportedOpQueryCommand, ""},
 		{"admin.$cmd", bson.D{{Key: "getLastError", Value: 1}}, wire.UnsupportedOpQueryCommand, ""},

@@ -493,14 +493,20 @@ func (r *Router) planCache(ctx context.Context, q *Request) (Reply, error) {
 	reply := Reply{Body: okBody}
 	err = r.withinAny(ctx, ns, partition.Read, allParts, func(_ *partition.Collection, parts []*partition.Part) error {
 		if len(parts) == 0 {
+			if q.Command.Name == "planCacheSetFilter" {
+				reply.Body = nil
+			}
 			return nil
 		}
 		results := r.fan(ctx, q, parts, nil, nil)
 		reply.Body = results[0].body
 		return fanError(results, 0)
 	})
-	if errors.Is(err, errUnknownDB) {
+	if errors.Is(err, errUnknownDB) && q.Command.Name != "planCacheSetFilter" {
 		return okReply(ctx, q)
+	}
+	if errors.Is(err, errUnknownDB) || err == nil && reply.Body == nil {
+		return Reply{}, wire.Errorf(wire.BadValue, "ns does not exist: %s", ns)
 	}
 	return reply, err
 }

@@ -16,6 +16,8 @@ import (
 var _ = register(func(r *Router) []Command {
 	return []Command{
 		{Name: "buildInfo", Aliases: []string{"buildinfo"}, NoAuth: true, API1: true, Help: "tells the version", Run: r.buildInfo},
+		{Name: "_isSelf", NoAuth: true, Help: "tells this process's id, by which old tools know that they talk to themselves", Run: r.isSelf},
+		{Name: "fsync", Admin: true, Help: "has every backend write its data to disk", Run: r.fsync},
 		{Name: "isdbgrid", NoAuth: true, Help: "tells that this is a router", Run: r.isdbgrid},
 		{Name: "whatsmyuri", NoAuth: true, Help: "tells the client its address", Run: r.whatsmyuri},
 		{Name: "connectionStatus", NoAuth: true, API1: true, Help: "tells who is authenticated on the connection", Run: r.connectionStatus},
@@ -87,6 +89,28 @@ func osType() string {
 
 func (r *Router) isdbgrid(context.Context, *Request) (Reply, error) {
 	return docReply(bson.D{{Key: "isdbgrid", Value: 1.0}, {Key: "hostname", Value: hostname()}})
+}
+
+func (r *Router) isSelf(context.Context, *Request) (Reply, error) {
+	return docReply(bson.D{{Key: "id", Value: r.processID}})
+}
+
+// fsync asks every backend, as mongos does. A lock would stop reshapes and this proxy's own records half-way: it is for the backends themselves.
+func (r *Router) fsync(ctx context.Context, q *Request) (Reply, error) {
+	if v, err := bsoncore.Document(q.Msg.Body).LookupErr("lock"); err == nil && isTrue(v) {
+		return Reply{}, wire.Errorf(wire.CommandNotSupported, "fsync with lock is not supported through this proxy: run it on the backends themselves")
+	}
+	var files int64
+	all := bson.D{}
+	for _, b := range r.cfg.Backends.All() {
+		reply, _, err := r.askHost(ctx, target{Backend: b.ID()}, "admin", bson.D{{Key: "fsync", Value: 1}})
+		if err != nil {
+			return Reply{}, err
+		}
+		files += number(bsoncore.Document(reply), "numFiles")
+		all = append(all, bson.E{Key: b.ID(), Value: relay(reply)})
+	}
+	return docReply(bson.D{{Key: "numFiles", Value: files}, {Key: "all", Value: all}})
 }
 
 func (r *Router) whatsmyuri(_ context.Context, q *Request) (Reply, error) {

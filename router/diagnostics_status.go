@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -83,7 +84,7 @@ func (r *Router) shardingStatus() bson.D {
 // connPoolStats shows the connections to each backend.
 func (r *Router) connPoolStats(context.Context, *Request) (Reply, error) {
 	var used, idle, created, waiting int64
-	hosts := bson.D{}
+	hosts, sets := bson.D{}, bson.D{}
 	for _, b := range r.cfg.Backends.All() {
 		s := b.Stats()
 		used += int64(s.Open - s.Idle)
@@ -96,6 +97,14 @@ func (r *Router) connPoolStats(context.Context, *Request) (Reply, error) {
 			{Key: "waited", Value: s.Waited}, {Key: "waitMillis", Value: s.WaitTime.Milliseconds()},
 			{Key: "dialFailures", Value: s.DialFailures}, {Key: "lost", Value: s.Lost},
 		}})
+		members := bson.A{}
+		_, addresses, isSet := strings.Cut(b.HostString(), "/")
+		for _, addr := range strings.Split(addresses, ",") {
+			members = append(members, bson.D{{Key: "addr", Value: addr}})
+		}
+		if isSet { // sets of different backends may have one name
+			sets = append(sets, bson.E{Key: b.ID(), Value: bson.D{{Key: "hosts", Value: members}}})
+		}
 	}
 	return docReply(bson.D{
 		{Key: "numClientConnections", Value: r.stats.connections.Load()},
@@ -106,6 +115,11 @@ func (r *Router) connPoolStats(context.Context, *Request) (Reply, error) {
 		{Key: "totalCreated", Value: created},
 		{Key: "totalRefreshing", Value: int64(0)},
 		{Key: "totalWaiting", Value: waiting},
+		{Key: "replicaSetMatchingStrategy", Value: "matchPrimaryNode"},
+		{Key: "pools", Value: bson.D{{Key: "shardway", Value: bson.D{
+			{Key: "poolInUse", Value: used}, {Key: "poolAvailable", Value: idle}, {Key: "poolCreated", Value: created}, {Key: "poolRefreshing", Value: int64(0)},
+		}}}},
 		{Key: "hosts", Value: hosts},
+		{Key: "replicaSets", Value: sets},
 	})
 }

@@ -50,7 +50,19 @@ func TestDiagnostics(t *testing.T) {
 	if w := p.ok(one("getDefaultRWConcern")).Lookup("defaultWriteConcern", "w").StringValue(); w != "majority" {
 		t.Errorf("default w: %s", w)
 	}
-	p.ok(one("connPoolStats"))
+	pools := p.ok(one("connPoolStats"))
+	for _, path := range [][]string{{"numClientConnections"}, {"numAScopedConnections"}, {"totalInUse"}, {"totalAvailable"}, {"totalLeased"}, {"totalCreated"},
+		{"totalRefreshing"}, {"replicaSetMatchingStrategy"}, {"pools", "shardway", "poolInUse"}, {"hosts"}, {"replicaSets"}} {
+		if _, err := pools.LookupErr(path...); err != nil {
+			t.Errorf("connPoolStats lacks %v", path)
+		}
+	}
+	if self := p.ok(one("_isSelf")).Lookup("id").ObjectID(); self != p.ok(one("hello")).Lookup("topologyVersion", "processId").ObjectID() {
+		t.Errorf("_isSelf: %v", self)
+	}
+	if n := p.ok(one("dropAllUsersFromDatabase")).Lookup("n"); n.AsInt64() != 0 || n.Type != bson.TypeInt32 {
+		t.Errorf("dropAllUsersFromDatabase: %v", n)
+	}
 	p.ok(one("features"))
 	p.ok(one("logout"))
 	p.ok(one("getCmdLineOpts"))

@@ -29,9 +29,12 @@ func (r *Router) explain(ctx context.Context, q *Request) (reply Reply, err erro
 	if err != nil || len(elems) == 0 {
 		return Reply{}, wire.Errorf(wire.FailedToParse, "explain command requires a nested object")
 	}
+	if err := r.checkExplained(q, elems[0].Key(), inner); err != nil {
+		return Reply{}, err
+	}
 	coll, ok := elems[0].Value().StringValueOK()
 	if !ok {
-		return Reply{}, wire.Errorf(wire.InvalidNamespace, "explain needs a command on a collection")
+		return Reply{}, wire.Errorf(wire.InvalidNamespace, "collection name has invalid type %s", elems[0].Value().Type)
 	}
 	if err := checkCollection(q.DB, coll); err != nil {
 		return Reply{}, err
@@ -54,13 +57,31 @@ func (r *Router) explain(ctx context.Context, q *Request) (reply Reply, err erro
 	return reply, err
 }
 
+// checkExplained refuses commands that cannot be explained, and such as are said to be for another database.
+func (r *Router) checkExplained(q *Request, name string, inner bsoncore.Document) error {
+	switch name {
+	case "find", "count", "distinct", "findAndModify", "findandmodify", "aggregate", "update", "delete":
+	default:
+		if r.commands[name] == nil {
+			return wire.Errorf(wire.CommandNotFound, "Explain failed due to unknown command: %s", name)
+		}
+		return wire.Errorf(wire.IllegalOperation, "Cannot explain cmd: %s", name)
+	}
+	if v, err := inner.LookupErr("$db"); err == nil {
+		if db, _ := v.StringValueOK(); db != q.DB {
+			return wire.Errorf(wire.InvalidNamespace, "Mismatched $db in explain command. Expected %s but got %s", q.DB, db)
+		}
+	}
+	return nil
+}
+
 // explainedFilter returns the filter of an explained command, by which it is targeted.
 func explainedFilter(name string, cmd bsoncore.Document) (filter bson.Raw, collation bool, err error) {
 	var v bsoncore.Value
 	switch name {
 	case "find":
 		v = cmd.Lookup("filter")
-	case "count", "distinct", "findAndModify":
+	case "count", "distinct", "findAndModify", "findandmodify":
 		v = cmd.Lookup("query")
 	case "aggregate":
 		stages, err := parsePipeline(cmd.Lookup("pipeline"))
@@ -77,8 +98,6 @@ func explainedFilter(name string, cmd bsoncore.Document) (filter bson.Raw, colla
 		if d, ok := all[0].DocumentOK(); ok {
 			v = d.Lookup("q")
 		}
-	default:
-		return nil, false, wire.Errorf(wire.CommandNotFound, "Explain failed due to unknown command: %s", name)
 	}
 	if v.Type != 0 {
 		if filter, err = documentOrNull("filter", v); err != nil {
@@ -122,19 +141,27 @@ func (r *Router) explainParts(ctx context.Context, q *Request, c *partition.Coll
 			return Reply{}, errs[i]
 		}
 	}
-	if !c.Sharded() && len(parts) == 1 {
+	switch {
+	case pipeline != nil && !c.Sharded() && len(parts) == 1:
 		return Reply{Body: hideNames(relay(replies[0].Body))}, nil
-	}
-	stage := "SHARD_MERGE"
-	if len(parts) == 1 {
-		stage = "SINGLE_SHARD"
-	} else if inner != nil && len(inner.Lookup("sort").Data) > 5 {
-		stage = "SHARD_MERGE_SORT"
-	}
-	if pipeline != nil {
+	case pipeline != nil:
 		return Reply{Body: r.explainSplit(split, parts, cleaned(replies))}, nil
 	}
-	return Reply{Body: r.explainBody(stage, parts, cleaned(replies))}, nil
+	return Reply{Body: r.explainBody(q, inner, explainStage(inner, len(parts)), parts, cleaned(replies))}, nil
+}
+
+// explainStage names what a router does with the answers of n partitions.
+func explainStage(inner bsoncore.Document, n int) string {
+	elems, _ := inner.Elements()
+	switch name := elems[0].Key(); {
+	case name == "update", name == "delete":
+		return "SHARD_WRITE"
+	case n == 1:
+		return "SINGLE_SHARD"
+	case name == "find" && len(inner.Lookup("sort").Data) > 5:
+		return "SHARD_MERGE_SORT"
+	}
+	return "SHARD_MERGE"
 }
 
 // explainedPipeline returns the pipeline of an explained aggregate, nil for another command.
@@ -177,7 +204,8 @@ func (r *Router) explainSplit(split *merge.Plan, parts []*partition.Part, bodies
 		out.AppendString("mergeType", "mongos").AppendDocument("splitPipeline", bsoncore.NewDocumentBuilder().
 			AppendArray("shardsPart", stageArray(split.Shard)).AppendArray("mergerPart", stageArray(split.Merger())).Build())
 	}
-	return bson.Raw(out.AppendDocument("shards", shards.Build()).AppendDouble("ok", 1).Build())
+	out.AppendDocument("shards", shards.Build()).AppendDocument("serverInfo", r.serverInfo())
+	return bson.Raw(out.AppendDouble("ok", 1).Build())
 }
 
 func stageArray(stages []bson.Raw) bsoncore.Array {
@@ -216,43 +244,6 @@ func explainFor(q *Request, p *partition.Part, inner bsoncore.Document) []byte {
 	d = q.appendTail(d, p.DB)
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
 	return d
-}
-
-// explainBody builds mongos' shape (mongos-behaviour §3.13, §6.4).
-func (r *Router) explainBody(stage string, parts []*partition.Part, bodies []bson.Raw) bson.Raw {
-	shards := bsoncore.NewArrayBuilder()
-	exec := bsoncore.NewArrayBuilder()
-	var returned, keys, docs, millis int64
-	executed := false
-	for i, p := range parts {
-		one := bsoncore.NewDocumentBuilder().AppendString("shardName", p.Backend).AppendString("connectionString", r.hostOf(p.Backend))
-		whole := bsoncore.Document(bodies[i])
-		if planner, ok := whole.Lookup("queryPlanner").DocumentOK(); ok {
-			elems, _ := planner.Elements()
-			for _, e := range elems {
-				one.AppendValue(e.Key(), e.Value())
-			}
-		}
-		shards.AppendDocument(one.Build())
-		if st, ok := whole.Lookup("executionStats").DocumentOK(); ok {
-			executed = true
-			returned += number(st, "nReturned")
-			keys += number(st, "totalKeysExamined")
-			docs += number(st, "totalDocsExamined")
-			millis = max(millis, number(st, "executionTimeMillis"))
-			exec.AppendDocument(bsoncore.NewDocumentBuilder().AppendString("shardName", p.Backend).AppendBoolean("executionSuccess", true).
-				AppendDocument("executionStages", st).Build())
-		}
-	}
-	out := bsoncore.NewDocumentBuilder()
-	winning := bsoncore.NewDocumentBuilder().AppendString("stage", stage).AppendArray("shards", shards.Build()).Build()
-	out.AppendDocument("queryPlanner", bsoncore.NewDocumentBuilder().AppendInt32("mongosPlannerVersion", 1).AppendDocument("winningPlan", winning).Build())
-	if executed {
-		stages := bsoncore.NewDocumentBuilder().AppendString("stage", stage).AppendInt64("nReturned", returned).AppendArray("shards", exec.Build()).Build()
-		out.AppendDocument("executionStats", bsoncore.NewDocumentBuilder().AppendInt64("nReturned", returned).AppendInt64("executionTimeMillis", millis).
-			AppendInt64("totalKeysExamined", keys).AppendInt64("totalDocsExamined", docs).AppendDocument("executionStages", stages).Build())
-	}
-	return bson.Raw(out.AppendDouble("ok", 1).Build())
 }
 
 func number(d bsoncore.Document, field string) int64 {

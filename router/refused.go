@@ -25,6 +25,6 @@ func refusedCommands(*Router) []Command {
 	add("a collection keeps its shard key", true, "reshardCollection", "refineCollectionShardKey", "abortReshardCollection", "commitReshardCollection")
 	add("a collection stays sharded; copy it to one that is not", true, "unshardCollection")
 	add("use an aggregation", false, "mapReduce")
-	add(reads, true, "fsync", "fsyncUnlock")
+	add(reads, true, "fsyncUnlock")
 	return cmds
 }
