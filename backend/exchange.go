@@ -147,6 +147,7 @@ func (c *conn) leadLocked(k *Call) {
 			c.mu.Unlock()
 			err = c.in.read(c.nc, want)
 			c.mu.Lock()
+			c.read = true
 		}
 		if err != nil && !c.wokenLocked(err) {
 			c.failLocked(err)
@@ -186,8 +187,16 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 	at := now()
 	last := time.Duration(c.progress.Swap(int64(at)))
 	if k.shape != 0 {
-		c.pool.shapes.learn(k.shape, at-max(last, k.sent), k.sent < last)
+		how := alone
+		switch {
+		case k.sent < last && c.read:
+			how = queued
+		case k.sent < last:
+			how = together
+		}
+		c.pool.shapes.learn(k.shape, at-max(last, k.sent), how)
 	}
+	c.read = false
 	if k.abandoned {
 		m.Release()
 		c.queue.abandoned--

@@ -83,9 +83,9 @@ func TestInboxEnds(t *testing.T) {
 
 func TestShapes(t *testing.T) {
 	const k Shape = 7 << 40
-	note := func(s *shapes, n int, took time.Duration, queued bool) {
+	note := func(s *shapes, n int, took time.Duration, how evidence) {
 		for range n {
-			s.learn(k, took, queued)
+			s.learn(k, took, how)
 		}
 	}
 	for name, c := range map[string]struct {
@@ -93,19 +93,31 @@ func TestShapes(t *testing.T) {
 		waits bool
 	}{
 		"nothing known":                   {func(*shapes) {}, false},
-		"a fast one":                      {func(s *shapes) { note(s, 100, 50*time.Microsecond, true) }, false},
-		"one that waits 1 ms":             {func(s *shapes) { note(s, 40, time.Millisecond, true) }, true},
-		"alone, waking up takes its time": {func(s *shapes) { note(s, 1000, time.Millisecond, false) }, false},
-		"one that waits long":             {func(s *shapes) { note(s, 16, 100*time.Millisecond, true) }, true},
-		"one stall of many":               {func(s *shapes) { note(s, 100, 50*time.Microsecond, true); note(s, 3, time.Second, true) }, false},
+		"a fast one":                      {func(s *shapes) { note(s, 100, 50*time.Microsecond, queued) }, false},
+		"one that waits 1 ms":             {func(s *shapes) { note(s, 40, time.Millisecond, queued) }, true},
+		"alone, waking up takes its time": {func(s *shapes) { note(s, 1000, time.Millisecond, alone) }, false},
+		"one that waits long":             {func(s *shapes) { note(s, 16, 100*time.Millisecond, queued) }, true},
+		"one stall of many":               {func(s *shapes) { note(s, 100, 50*time.Microsecond, queued); note(s, 3, time.Second, queued) }, false},
 		"a computing server under load": {func(s *shapes) {
 			for range 100 {
-				note(s, 3, 80*time.Microsecond, true)
-				note(s, 1, 3*time.Millisecond, true)
+				note(s, 3, 80*time.Microsecond, queued)
+				note(s, 1, 3*time.Millisecond, queued)
 			}
 		}, false},
-		"fast again":                        {func(s *shapes) { note(s, 1000, 10*time.Millisecond, true); note(s, 20, 50*time.Microsecond, true) }, false},
-		"another shape in the slot is none": {func(s *shapes) { note(s, 100, 10*time.Millisecond, true); s.learn(k+1<<50, 0, true) }, false},
+		"the same, its replies read together": {func(s *shapes) {
+			for range 100 {
+				note(s, 1, 3*time.Millisecond, queued)
+				note(s, 3, 0, together)
+			}
+		}, false},
+		"one that waits 1 ms, read by one who is late for every second": {func(s *shapes) {
+			for range 40 {
+				note(s, 1, 2*time.Millisecond, queued)
+				note(s, 1, 0, together)
+			}
+		}, true},
+		"fast again":                        {func(s *shapes) { note(s, 1000, 10*time.Millisecond, queued); note(s, 20, 50*time.Microsecond, queued) }, false},
+		"another shape in the slot is none": {func(s *shapes) { note(s, 100, 10*time.Millisecond, queued); s.learn(k+1<<50, 0, queued) }, false},
 	} {
 		var s shapes
 		c.learn(&s)

@@ -14,8 +14,6 @@ const (
 	waitsFrom = 500 * time.Microsecond
 	// What is kept of a shape stays within these, so that a change is noticed soon.
 	leastKept, mostKept = 20 * time.Microsecond, 4 * waitsFrom
-	// long is from when one request says more than another.
-	long = 8 * waitsFrom
 
 	shapeSlots = 1024
 )
@@ -36,8 +34,21 @@ func (s *shapes) waits(k Shape) bool {
 	return v>>32 == uint64(k)>>32 && time.Duration(v&(1<<32-1)) >= waitsFrom
 }
 
-// learn notes that a request took so long; queued says that it had been waiting for its turn.
-func (s *shapes) learn(k Shape, took time.Duration, queued bool) {
+// evidence is how the time of a request was seen.
+type evidence uint8
+
+const (
+	// alone: nothing was in flight before it. The time has in it what it takes to wake the server.
+	alone evidence = iota
+	// queued: it had been waiting for its turn, and the reader for its reply.
+	queued
+	// together: its reply came with that of the one before it. Either the server computes, or the reader was late.
+	together
+)
+
+// learn notes that a request took so long. One that is seen to have waited counts more than one that came together with another, so that a reader that is
+// late for every second reply, as on a machine with too much to do, does not hide it; before a server that computes, most replies come together.
+func (s *shapes) learn(k Shape, took time.Duration, how evidence) {
 	slot := s.slot(k)
 	v := slot.Load()
 	kept := time.Duration(v & (1<<32 - 1))
@@ -45,14 +56,14 @@ func (s *shapes) learn(k Shape, took time.Duration, queued bool) {
 		kept = leastKept
 	}
 	switch {
+	case how == together:
+		kept -= kept / 12
 	case took < kept:
 		kept -= kept / 8
-	case !queued: // waking a busy server up takes its time too: this says nothing
+	case how == alone: // it may only lower what is kept
 		return
-	case took >= long:
-		kept += kept / 4
 	default:
-		kept += kept / 8
+		kept += kept / 4
 	}
 	kept = min(max(kept, leastKept), mostKept)
 	slot.Store(uint64(k)>>32<<32 | uint64(kept)) // a note that is lost does not matter
