@@ -102,7 +102,7 @@ func (s *setLoad) check(ctx context.Context, c *mongo.Collection) error {
 	return nil
 }
 
-// registers are documents that are written, read, and swapped if they have a value; a history of what clients saw is checked for linearizability.
+// registers are documents that are written, read, added to, and swapped if they have a value; a history of what clients saw is checked for linearizability.
 type registers struct {
 	mu    sync.Mutex
 	ops   []porcupine.Operation
@@ -115,7 +115,7 @@ const registerCount = 12
 // registerOp is what a client does to one register.
 type registerOp struct {
 	key      int
-	kind     string // "read", "write" or "swap"
+	kind     string // "read", "write", "add" or "swap"
 	from, to int64
 }
 
@@ -143,6 +143,8 @@ var registerModel = porcupine.Model{
 			return out.unknown || out.value == now, now
 		case "write":
 			return true, in.to
+		case "add":
+			return out.unknown || out.value == now+in.to, now + in.to
 		}
 		if now == in.from {
 			return out.unknown || out.swapped, in.to
@@ -155,7 +157,7 @@ var registerModel = porcupine.Model{
 func (g *registers) step(ctx context.Context, c *mongo.Collection, client int, r *rand.Rand) error {
 	g.mu.Lock()
 	g.next++
-	in := registerOp{key: r.IntN(registerCount), kind: []string{"read", "write", "swap"}[r.IntN(3)], to: g.next}
+	in := registerOp{key: r.IntN(registerCount), kind: []string{"read", "write", "add", "swap"}[r.IntN(4)], to: g.next}
 	g.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
@@ -176,6 +178,9 @@ func (g *registers) step(ctx context.Context, c *mongo.Collection, client int, r
 		out.value = doc.V
 	case "write":
 		_, err = c.UpdateOne(ctx, filter, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: in.to}}}})
+	case "add":
+		err = c.FindOneAndUpdate(ctx, filter, bson.D{{Key: "$inc", Value: bson.D{{Key: "v", Value: in.to}}}}, options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&doc)
+		out.value = doc.V
 	default:
 		err = c.FindOneAndUpdate(ctx, append(filter, bson.E{Key: "v", Value: in.from}), bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: in.to}}}},
 			options.FindOneAndUpdate().SetProjection(bson.D{{Key: "v", Value: 1}})).Err()

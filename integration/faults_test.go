@@ -45,8 +45,8 @@ func TestFaults(t *testing.T) {
 	w := newFaulty(t, seed)
 	quiet := options.Client().SetRetryWrites(false) // the test server forgets records when it is killed
 	var plain []*mongo.Client
-	for _, p := range w.proxies {
-		plain = append(plain, connect(t, p.URI(), quiet))
+	for i := range w.proxies {
+		plain = append(plain, connect(t, w.uri(i), quiet))
 	}
 	for i, ns := range faultNamespaces {
 		command(t, w.clients[i], "admin", shardCmd("f."+ns, "k"))

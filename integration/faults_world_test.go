@@ -41,12 +41,13 @@ const (
 	faultTakeover = faultLease + 2*(faultLongest+faultMend) + 10*time.Second
 )
 
-// faulty is three proxies over three backends, with a link of its own between each proxy and each backend. One goroutine makes the faults.
+// faulty is three proxies over three backends, with a link of its own between each proxy and each backend, and before each proxy. One goroutine makes the faults.
 type faulty struct {
 	t       *testing.T
 	fleet   *fleet.Fleet
 	proxies []*running.Proxy
 	links   [][]*link.Link // by proxy, by backend
+	fronts  []*link.Link   // between the clients and each proxy
 	logs    []string
 	// clients are each proxy's, with the driver's defaults.
 	clients []*mongo.Client
@@ -94,12 +95,20 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = p.Close() })
-		w.proxies, w.links, w.logs = append(w.proxies, p), append(w.links, links), append(w.logs, log)
-		w.clients = append(w.clients, connect(t, p.URI()))
+		front, err := link.New(p.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = front.Close() })
+		w.proxies, w.links, w.logs, w.fronts = append(w.proxies, p), append(w.links, links), append(w.logs, log), append(w.fronts, front)
+		w.clients = append(w.clients, connect(t, w.uri(i)))
 	}
 	w.catalog = connect(t, w.fleet.Servers[0].URI())
 	return w
 }
+
+// uri is how clients reach a proxy.
+func (w *faulty) uri(i int) string { return "mongodb://" + w.fronts[i].Addr() + "/" }
 
 // limitTransactions has a server abort transactions that are open for longer than limit, in seconds.
 func limitTransactions(t *testing.T, s *fleet.Server, limit time.Duration) {
@@ -139,6 +148,9 @@ func (w *faulty) fault(ctx context.Context) {
 	defer w.mu.Unlock()
 	i, j := w.random.IntN(faultyProxies), w.random.IntN(backends)
 	p, l, s := w.proxies[i], w.links[i][j], w.fleet.Servers[j]
+	if w.random.IntN(backends+1) == backends {
+		l = w.fronts[i]
+	}
 	lasts := time.Duration(w.random.Int64N(faultLongest.Milliseconds())) * time.Millisecond
 	kinds := []string{"kill proxy", "stop proxy", "cut link", "hold link", "delay link", "stop backend", "kill backend"}
 	kind := kinds[w.random.IntN(len(kinds))]
