@@ -113,6 +113,11 @@ func TestFleetChangesReachEveryProxy(t *testing.T) {
 			t.Errorf("proxy %d: %d partitions on b4, %v", i, n, err)
 		}
 	}
+	for i, c := range clients {
+		if n, err := c.Database("config").Collection("mongos").CountDocuments(t.Context(), bson.D{}); err != nil || n != 3 {
+			t.Errorf("proxy %d: config.mongos has %d documents, %v", i, n, err)
+		}
+	}
 	command(t, clients[2], "admin", bson.D{{Key: "balancerStop", Value: 1}})
 	for i, c := range clients {
 		eventually(t, 3*time.Second, fmt.Sprintf("proxy %d knows that the balancer is stopped", i), func(ctx context.Context) bool {
