@@ -78,8 +78,11 @@ func (s *statement) parse(kind *writeKind, key *shardkey.Pattern, let bsoncore.V
 	}
 	if kind == &deletes {
 		n, ok := limit.AsInt64OK()
-		if !ok || n != 0 && n != 1 {
-			return wire.Errorf(wire.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %v", limit)
+		if !ok {
+			return typeMismatch("deletes.limit", limit, "number")
+		}
+		if n != 0 && n != 1 {
+			return wire.Errorf(wire.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
 		}
 		op.multi, op.update = n == 0, bsoncore.Value{}
 	}
