@@ -214,3 +214,27 @@ func serverPID(ctx context.Context, addr string) int {
 	pid, _ := reply.Lookup("pid").AsInt64OK()
 	return int(pid)
 }
+
+// TestSandboxProxies: three proxies are three lines, and one with a connection string of all; what is written through one is read through each, and through all.
+func TestSandboxProxies(t *testing.T) {
+	p := start(t, "sandbox", "--backends", "2", "--proxies", "3", "--sample=false", "--listen", "127.0.0.1:0")
+	var uris, addrs []string
+	for range 3 {
+		uri := uriOf(t, p)
+		uris = append(uris, uri)
+		addrs = append(addrs, strings.TrimSuffix(strings.TrimPrefix(uri, "mongodb://"), "/"))
+	}
+	all, want := p.line(t), "all: mongodb://"+strings.Join(addrs, ",")+"/"
+	if all != want {
+		t.Fatalf("the fourth line is %q, want %q", all, want)
+	}
+	if _, err := connect(t, uris[0]).Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, uri := range append(uris, strings.TrimPrefix(all, "all: ")) {
+		if n, err := connect(t, uri).Database("d").Collection("c").CountDocuments(t.Context(), bson.D{}); err != nil || n != 1 {
+			t.Errorf("%s: %d documents, %v", uri, n, err)
+		}
+	}
+	p.terminate(t)
+}
