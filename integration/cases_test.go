@@ -104,6 +104,10 @@ func TestCase1CursorAcrossConnections(t *testing.T) {
 	if len(slices.Compact(all)) != 10 {
 		t.Errorf("two batches of five: %v", all)
 	}
+	more[2].Value = int32(100)
+	if rest, left := batchOf(t, ask(t, b, db, more)); len(rest) != 10 || left != 0 {
+		t.Errorf("after them %v, cursor %d: the wrong getMore must not have consumed any", ids(rest), left)
+	}
 	if code := rawconn.Code(ask(t, b, db, bson.D{{Key: "getMore", Value: int64(987654321987)}, {Key: "collection", Value: "c"}})); code != 43 {
 		t.Errorf("an unknown cursor: %d", code)
 	}
@@ -148,12 +152,19 @@ func TestCase5BatchSize(t *testing.T) {
 			t.Errorf("batchSize %v: %d documents, cursor %d", test.size, len(docs), id)
 		}
 	}
-	for _, size := range []any{int32(2147483647), int64(1<<63 - 1)} {
+	for size, want := range map[any]int{int32(2147483647): 150, int64(1<<63 - 1): 150, int32(0): 150, 1.5: 1, int64(7): 7} {
 		_, id := batchOf(t, ask(t, c, db, bson.D{{Key: "find", Value: "c"}, {Key: "batchSize", Value: int32(0)}}))
 		docs, id := batchOf(t, ask(t, c, db, bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: "c"}, {Key: "batchSize", Value: size}}))
-		if len(docs) != 150 {
+		if len(docs) != want {
 			t.Errorf("getMore with %v: %d documents, then %d", size, len(docs), id)
 		}
+	}
+	_, id := batchOf(t, ask(t, c, db, bson.D{{Key: "find", Value: "c"}, {Key: "batchSize", Value: int32(0)}}))
+	if docs, _ := batchOf(t, ask(t, c, db, bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: "c"}})); len(docs) != 150 {
+		t.Errorf("getMore without batchSize: %d documents", len(docs))
+	}
+	if docs, id := batchOf(t, ask(t, c, db, bson.D{{Key: "find", Value: "c"}, {Key: "limit", Value: int32(3)}, {Key: "singleBatch", Value: true}})); len(docs) != 3 || id != 0 {
+		t.Errorf("limit -3: %d documents, cursor %d", len(docs), id)
 	}
 }
 
@@ -177,12 +188,15 @@ func TestCase5BatchBytes(t *testing.T) {
 // Case 7: one server's order over mixed types.
 func TestCase7MixedOrder(t *testing.T) {
 	c, db := caseColl(t, "_id")
+	straight := dial(t, direct(t).Addr())
+	t.Cleanup(func() { ask(t, straight, db, bson.D{{Key: "dropDatabase", Value: 1}}) })
 	for i, v := range []any{"s", int32(3), nil, "missing", bson.A{}, bson.A{int32(7), int32(1)}, true, bson.DateTime(0), bson.D{{Key: "a", Value: int32(1)}}, bson.ObjectID{1}, int64(2)} {
 		d := bson.D{{Key: "_id", Value: int32(i + 1)}, {Key: "v", Value: v}}
 		if v == "missing" {
 			d = d[:1]
 		}
 		must(t, c, db, insertCmd(d))
+		must(t, straight, db, insertCmd(d))
 	}
 	up, down := []int{5, 3, 4, 6, 11, 2, 1, 9, 10, 7, 8}, []int{8, 7, 10, 9, 1, 6, 2, 11, 3, 4, 5}
 	for _, batch := range []int32{0, 2, 100} {
@@ -190,6 +204,11 @@ func TestCase7MixedOrder(t *testing.T) {
 			got := ids(drain(t, c, db, bson.D{{Key: "find", Value: "c"}, {Key: "sort", Value: bson.D{{Key: "v", Value: dir}, {Key: "_id", Value: int32(1)}}}, {Key: "batchSize", Value: batch}}))
 			if !slices.Equal(got, want) {
 				t.Errorf("direction %d, batchSize %d: got %v, want %v", dir, batch, got, want)
+			}
+			// An aggregation's $sort may place an empty array elsewhere: as one server does it.
+			stages := bson.D{{Key: "aggregate", Value: "c"}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$sort", Value: bson.D{{Key: "v", Value: dir}, {Key: "_id", Value: int32(1)}}}}}}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: batch}}}}
+			if got, want := ids(drain(t, c, db, stages)), ids(drain(t, straight, db, stages)); len(want) != 11 || !slices.Equal(got, want) {
+				t.Errorf("$sort, direction %d, batchSize %d: got %v, a server %v", dir, batch, got, want)
 			}
 		}
 	}
@@ -206,6 +225,9 @@ func TestCase8SkipLimit(t *testing.T) {
 	}
 	if got := ids(drain(t, c, db, bson.D{{Key: "find", Value: "c"}, byID, {Key: "skip", Value: int32(9)}, {Key: "limit", Value: int32(2)}})); !slices.Equal(got, []int{9, 10}) {
 		t.Errorf("over the boundary: %v", got)
+	}
+	if docs, id := batchOf(t, ask(t, c, db, bson.D{{Key: "find", Value: "c"}, byID, {Key: "skip", Value: int32(10)}, {Key: "limit", Value: int32(5)}, {Key: "singleBatch", Value: true}})); !slices.Equal(ids(docs), []int{10, 11, 12, 13, 14}) || id != 0 {
+		t.Errorf("skip(10).batchSize(-5): %v, cursor %d", ids(docs), id)
 	}
 	if docs, id := batchOf(t, ask(t, c, db, bson.D{{Key: "find", Value: "c"}, {Key: "limit", Value: int32(1)}})); len(docs) != 1 || id != 0 {
 		t.Errorf("limit 1: %d documents, cursor %d", len(docs), id)
@@ -239,6 +261,22 @@ func TestCase11Collation(t *testing.T) {
 		}
 	} else if code := rawconn.Code(different); code != 238 {
 		t.Errorf("distinct: %v", different)
+	}
+	fam := ask(t, c, db, bson.D{{Key: "findAndModify", Value: "c"}, {Key: "query", Value: q}, {Key: "update", Value: one}, collation})
+	if n, _ := fam.Lookup("lastErrorObject", "n").AsInt64OK(); n != 1 {
+		t.Errorf("findAndModify: %v", fam)
+	}
+	single := ask(t, c, db, bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "u", Value: one}, collation}}}})
+	if n, _ := single.Lookup("n").AsInt64OK(); n != 1 {
+		t.Errorf("update of one: %v", single)
+	}
+	must(t, c, db, bson.D{{Key: "create", Value: "german"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "de"}, {Key: "strength", Value: int32(1)}}}})
+	if code := rawconn.Code(ask(t, c, "admin", shardCmd(db+".german", "tenant"))); code != 2 {
+		t.Errorf("a collection with a collation of its own is sharded: %d", code)
+	}
+	must(t, c, db, bson.D{{Key: "insert", Value: "german"}, {Key: "documents", Value: bson.A{bson.D{{Key: "tenant", Value: "ab"}}, bson.D{{Key: "tenant", Value: "AB"}}}}})
+	if got := drain(t, c, db, bson.D{{Key: "find", Value: "german"}, {Key: "filter", Value: bson.D{{Key: "tenant", Value: "Ab"}}}}); len(got) != 2 {
+		t.Errorf("by the collection's collation: %v", got)
 	}
 	del := ask(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: int32(0)}, collation}}}})
 	if n, _ := del.Lookup("n").AsInt64OK(); n != 2 {
@@ -318,6 +356,12 @@ func TestCase17KeyForms(t *testing.T) {
 		{bson.D{{Key: "$expr", Value: bson.D{{Key: "$eq", Value: bson.A{"$tenant", "a"}}}}}, 1},
 		{bson.D{{Key: "tenant", Value: bson.Regex{Pattern: "^a$"}}}, 1},
 	} {
+		if i == 0 || i == 3 || i == 4 {
+			plan := must(t, c, db, bson.D{{Key: "explain", Value: bson.D{{Key: "find", Value: "c"}, {Key: "filter", Value: test.filter}}}, {Key: "verbosity", Value: "queryPlanner"}})
+			if stage := plan.Lookup("queryPlanner", "winningPlan", "stage").StringValue(); stage != "SINGLE_SHARD" {
+				t.Errorf("%v: %s", test.filter, stage)
+			}
+		}
 		reply := must(t, c, db, bson.D{{Key: "findAndModify", Value: "c"}, {Key: "query", Value: test.filter}, {Key: "update", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: int32(i)}}}}}})
 		if n := reply.Lookup("lastErrorObject", "n").AsInt64(); n != test.hits {
 			t.Errorf("%v: %d", test.filter, n)

@@ -75,6 +75,13 @@ func TestCase30Sections(t *testing.T) {
 		{"no documents", [][]byte{body, docs()}, 16},
 		{"two bodies", [][]byte{body, body}, 40430},
 		{"no body", [][]byte{docs(3)}, 40587},
+		{"no section", nil, 40587},
+		{"a sequence that insert does not have", [][]byte{docs(3), body, rawconn.Kind1("more", bson.D{})}, 40415},
+		{"a sequence that find does not have", [][]byte{docs(3), rawconn.Kind0(bson.D{{Key: "find", Value: "c"}, {Key: "$db", Value: db}})}, 40415},
+		{"a sequence of the explained command", [][]byte{rawconn.Kind1("deletes", bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: int32(1)}}),
+			rawconn.Kind0(bson.D{{Key: "explain", Value: bson.D{{Key: "delete", Value: "c"}}}, {Key: "$db", Value: db}})}, 40415},
+		{"a sequence and a field of one name", [][]byte{docs(3), rawconn.Kind0(bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{}}, {Key: "$db", Value: db}})}, 40433},
+		{"a sequence twice", [][]byte{docs(3), body, docs(4)}, 40431},
 		{"kind 3", [][]byte{body, {3}}, 40432},
 	} {
 		reply, err := c.Exchange(c.NextID(), 0, test.sections...)

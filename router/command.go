@@ -36,6 +36,8 @@ type Command struct {
 	NoAuth bool
 	// Txn says that it may carry a txnNumber outside of a transaction (a retryable write).
 	Txn bool
+	// Sequence is the field that may come as a section of kind 1; empty if none may.
+	Sequence string
 	// API1 says that it belongs to the Stable API version 1.
 	API1 bool
 	// Help is what listCommands shows.

@@ -434,6 +434,9 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	if err := q.parseShared(); err != nil {
 		return Reply{}, err
 	}
+	if err := q.checkSequences(); err != nil {
+		return Reply{}, err
+	}
 	if err := r.checkGeneric(q); err != nil {
 		return Reply{}, err
 	}

@@ -2,6 +2,7 @@ package router
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -140,6 +141,16 @@ func (q *Request) parseShared() error {
 		}
 	}
 	return q.checkTxnFields(autocommit, hasAuto, start)
+}
+
+// checkSequences refuses sections of kind 1 that the command does not take: a section is a field, and none is ignored in silence (mongos-behaviour §1.2).
+func (q *Request) checkSequences() error {
+	for _, s := range q.Msg.Sequences {
+		if s.Identifier != q.Command.Sequence {
+			return wire.Errorf(40415, "BSON field '%s.%s' is an unknown field.", q.Command.Name, strings.ToValidUTF8(s.Identifier, "?"))
+		}
+	}
+	return nil
 }
 
 func (q *Request) checkTxnFields(autocommit, hasAuto, start bool) error {

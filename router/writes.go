@@ -15,9 +15,9 @@ var _ = register(func(r *Router) []Command {
 		return func(ctx context.Context, q *Request) (Reply, error) { return r.write(ctx, q, kind) }
 	}
 	return []Command{
-		{Name: "insert", Writes: true, Txn: true, API1: true, Help: "inserts documents", Run: write(&inserts)},
-		{Name: "update", Writes: true, Txn: true, API1: true, Help: "updates documents", Run: write(&updates)},
-		{Name: "delete", Writes: true, Txn: true, API1: true, Help: "deletes documents", Run: write(&deletes)},
+		{Name: "insert", Sequence: inserts.list, Writes: true, Txn: true, API1: true, Help: "inserts documents", Run: write(&inserts)},
+		{Name: "update", Sequence: updates.list, Writes: true, Txn: true, API1: true, Help: "updates documents", Run: write(&updates)},
+		{Name: "delete", Sequence: deletes.list, Writes: true, Txn: true, API1: true, Help: "deletes documents", Run: write(&deletes)},
 		{Name: "findAndModify", Aliases: []string{"findandmodify"}, Writes: true, Txn: true, API1: true,
 			Help: "changes or deletes one document and returns it", Run: r.findAndModify},
 	}
