@@ -177,7 +177,21 @@ func (r *Router) aggregate(ctx context.Context, q *Request) (reply Reply, err er
 	if v := onView(err); v != nil && !a.explain {
 		return r.readView(ctx, q, v, a.pipeline, 0, func(string) bool { return true })
 	}
-	return reply, err
+	return reply, routersCode(err)
+}
+
+// routersCode gives the error of a $merge whose fields no unique index covers the code that a router has for it (mongos-behaviour §6.5).
+func routersCode(err error) error {
+	const server, router = 51183, 51190
+	if err == nil {
+		return nil
+	}
+	if e := wire.AsError(err); e.Code == server {
+		told := *e
+		told.Code = router
+		return &told
+	}
+	return err
 }
 
 // prepareWrite makes ready what a pipeline's last stage writes to, and tells in which mode the gates are to be passed. A database that does

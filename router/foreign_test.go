@@ -127,5 +127,9 @@ func TestForeignCollections(t *testing.T) {
 		expect("sharded", nil, code, nil, wire.CommandNotSupported)
 		_, code = p.docs(t, "one", "a", st("$merge", "s"))
 		expect("merge into sharded", nil, code, nil, wire.CommandNotSupported)
+		_, code = p.docs(t, "one", "a", st("$out", "s"))
+		expect("out to sharded", nil, code, nil, 28769)
+		_, code = p.docs(t, "one", "a", st("$merge", bson.D{{Key: "into", Value: "again"}, {Key: "on", Value: "x"}}))
+		expect("merge on fields without a unique index", nil, code, nil, 51190)
 	})
 }

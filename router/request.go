@@ -144,9 +144,10 @@ func (q *Request) parseShared() error {
 }
 
 // checkSequences refuses sections of kind 1 that the command does not take: a section is a field, and none is ignored in silence (mongos-behaviour §1.2).
+// Those of the handshake, ping and their like ignore fields that they do not know.
 func (q *Request) checkSequences() error {
 	for _, s := range q.Msg.Sequences {
-		if s.Identifier != q.Command.Sequence {
+		if s.Identifier != q.Command.Sequence && !q.Command.NoAuth {
 			return wire.Errorf(40415, "BSON field '%s.%s' is an unknown field.", q.Command.Name, strings.ToValidUTF8(s.Identifier, "?"))
 		}
 	}
@@ -254,7 +255,7 @@ func parseReadPreference(v bsoncore.Value) (*readpref.ReadPref, error) {
 		return nil, wire.Errorf(wire.FailedToParse, "Could not parse $readPreference mode '%s'. Only the modes primary, primaryPreferred, secondary, secondaryPreferred and nearest are supported", name)
 	}
 	if mode == readpref.PrimaryMode {
-		return nil, nil
+		return nil, onlyPrimary(doc)
 	}
 	var opts []readpref.Option
 	if tags, ok := doc.Lookup("tags").ArrayOK(); ok {
@@ -275,6 +276,19 @@ func parseReadPreference(v bsoncore.Value) (*readpref.ReadPref, error) {
 		return nil, wire.Errorf(wire.BadValue, "$readPreference: %v", err)
 	}
 	return rp, nil
+}
+
+// onlyPrimary refuses what says which secondary to read, where none is to be read.
+func onlyPrimary(doc bsoncore.Document) error {
+	if tags, ok := doc.Lookup("tags").ArrayOK(); ok && len(tags) > 5 {
+		if sets, err := tags.Values(); err != nil || len(sets) > 1 || len(sets[0].Data) > 5 {
+			return wire.Errorf(wire.BadValue, "Only empty tags are allowed with primary read preference")
+		}
+	}
+	if s, ok := doc.Lookup("maxStalenessSeconds").AsInt64OK(); ok && s > 0 {
+		return wire.Errorf(wire.BadValue, "mode must not be 'primary' when maxStalenessSeconds is specified")
+	}
+	return nil
 }
 
 func parseTagSets(arr bsoncore.Array) ([]tag.Set, error) {

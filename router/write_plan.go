@@ -262,9 +262,18 @@ func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection
 	return nil
 }
 
-// ofStatement reports whether an error that a statement's search met is the statement's, as a malformed filter is for the server that applies it, and
-// not the command's.
+// searchError is what the search for a statement's document met.
+type searchError struct{ error }
+
+func (e searchError) Unwrap() error { return e.error }
+
+// ofStatement reports whether an error that a statement met is the statement's and not the command's: one of its search's that the server which applies
+// the statement would have met too, as for a malformed filter. What a server says of the write itself is not: it would have told that apart.
 func ofStatement(err error) bool {
+	var search searchError
+	if !errors.As(err, &search) {
+		return false
+	}
 	e := wire.AsError(err)
 	switch e.Code {
 	case wire.MaxTimeMSExpired, wire.Unauthorized, wire.Interrupted, wire.InternalError, wire.QueryPlanKilled, wire.CursorKilled, wire.CollectionUUIDMismatch:

@@ -31,6 +31,7 @@ func TestRefusedStatements(t *testing.T) {
 		{"an unknown operator, searched and replaced", "update", "updates", d("q", d("$nope", 1), "u", d("v", 1)), 2},
 		{"a hint at no index, searched", "update", "updates", d("q", d("_id", 1), "u", set, "hint", "nope"), 2},
 		{"an unknown operator, searched for a delete", "delete", "deletes", d("q", d("$nope", 1), "limit", 1), 2},
+		{"a hint at no index, deleted", "delete", "deletes", d("q", d("_id", 1), "limit", 1, "hint", "nope"), 2},
 		{"an unknown operator, deleted everywhere", "delete", "deletes", d("q", d("$nope", 1), "limit", 0), 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -46,6 +47,21 @@ func TestRefusedStatements(t *testing.T) {
 				t.Errorf("%v", reply)
 			}
 		})
+	}
+}
+
+// TestUnknownStatementField checks that a statement which cannot be read fails the command, as at one server, also where its document is found first.
+func TestUnknownStatementField(t *testing.T) {
+	e := fleetEnv(t)
+	coll := e.shard("c", "k", 3)
+	if _, err := coll.InsertOne(e.ctx, d("_id", 1, "k", 1)); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []bson.D{d("_id", 1), d("k", 1), d("_id", 2)} {
+		_, err := e.run(d("update", "c", "updates", bson.A{d("q", q, "u", d("$set", d("v", 1)), "nope", 1)}))
+		if codeOf(err) != 40415 {
+			t.Errorf("%v: %v", q, err)
+		}
 	}
 }
 

@@ -110,7 +110,7 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 	for range maxSearches {
 		cand, err := w.r.pick(ctx, w.q, w.c, w.search)
 		if err != nil {
-			return nil, err
+			return nil, searchError{err}
 		}
 		if cand != nil {
 			if refused := w.search.op.check(w.c.Key, cand.key); refused != nil {
