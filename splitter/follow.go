@@ -37,8 +37,12 @@ func (r *reshape) catchUpToClose(ctx context.Context) error {
 	if err := r.gain(ctx, r.round, r.brake); err != nil {
 		return err
 	}
+	patience := r.s.cfg.PauseBudget
+	if r.behind {
+		patience = followLimit
+	}
 	return r.gain(ctx, func(ctx context.Context) (int, error) {
-		_, n, err := r.passWithin(ctx, r.s.cfg.PauseBudget)
+		_, n, err := r.passWithin(ctx, patience)
 		return n, err
 	}, r.brake)
 }

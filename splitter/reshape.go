@@ -36,7 +36,9 @@ type reshape struct {
 	started time.Time
 	info    collectionInfo
 	streams []*stream
-	cancel  context.CancelCauseFunc
+	// behind says that a stream showed more than could be kept, so that it may still have much to read.
+	behind bool
+	cancel context.CancelCauseFunc
 	// braked is how long the brake holds a write up.
 	braked time.Duration
 	// held says that writes wait until the copy is done.
@@ -226,7 +228,7 @@ func (r *reshape) run(ctx context.Context) error {
 		return err
 	}
 	r.enter("copy")
-	if err := r.copyAll(ctx); err != nil {
+	if err := r.meanwhile(ctx, r.copyAll); err != nil {
 		return err
 	}
 	r.enter("follow")

@@ -25,8 +25,11 @@ type difference struct {
 // passed, twice, and ends the attempt if it still differs. A document that has changed again between two readings, as one that all requests
 // count in does at each, says nothing yet: it is left to be compared when the gates are closed.
 func (r *reshape) verify(ctx context.Context) error {
-	ids, err := r.compare(ctx)
-	if err != nil {
+	var ids []bson.RawValue
+	if err := r.meanwhile(ctx, func(ctx context.Context) (err error) {
+		ids, err = r.compare(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	var before []difference
