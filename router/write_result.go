@@ -246,27 +246,47 @@ func (w *writeResult) appendUpserted(dst []byte) []byte {
 	return dst
 }
 
-// joined sorts the errors by index and makes one of those that one statement met at several backends: with their code if it is the same, else 65.
+// joined sorts the errors by index and makes one of those that one statement met at several backends: with their code if it is the same, else 65 with
+// all of them as its causes (mongos-behaviour §3.11).
 func (w *writeResult) joined() []writeError {
 	slices.SortStableFunc(w.errs, func(a, b writeError) int { return cmp.Compare(a.index, b.index) })
 	var out []writeError
-	for _, e := range w.errs {
-		last := len(out) - 1
-		if last < 0 || out[last].index != e.index {
-			out = append(out, e)
-			continue
+	for rest := w.errs; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].index == rest[0].index {
+			n++
 		}
-		if out[last].code == e.code && out[last].errmsg == e.errmsg {
-			continue
-		}
-		out[last].errmsg += " :: and :: " + e.errmsg
-		if out[last].code == e.code {
-			continue
-		}
-		out[last].code = int32(wire.MultipleErrorsOccurred)
-		out[last].rest = bsoncore.AppendInt32Element(nil, "code", int32(wire.MultipleErrorsOccurred))
+		out = append(out, joinErrors(rest[:n]))
+		rest = rest[n:]
 	}
 	return out
+}
+
+// joinErrors makes one error of those of one statement.
+func joinErrors(errs []writeError) writeError {
+	one := errs[0]
+	var different []writeError
+	for _, e := range errs {
+		if !slices.ContainsFunc(different, func(d writeError) bool { return d.code == e.code && d.errmsg == e.errmsg }) {
+			different = append(different, e)
+		}
+	}
+	alike := true
+	for _, e := range different[1:] {
+		one.errmsg += " :: and :: " + e.errmsg
+		alike = alike && e.code == one.code
+	}
+	if alike {
+		return one
+	}
+	causes := bsoncore.NewArrayBuilder()
+	for _, e := range different {
+		causes.AppendDocument(bsoncore.BuildDocument(nil, e.rest, bsoncore.AppendStringElement(nil, "errmsg", e.errmsg)))
+	}
+	one.code = int32(wire.MultipleErrorsOccurred)
+	one.rest = bsoncore.AppendInt32Element(nil, "code", one.code)
+	one.rest = bsoncore.AppendDocumentElement(one.rest, "errInfo", bsoncore.NewDocumentBuilder().AppendArray("causedBy", causes.Build()).Build())
+	return one
 }
 
 func appendWriteErrors(dst []byte, errs []writeError) []byte {
