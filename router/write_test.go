@@ -402,7 +402,7 @@ func TestUnsharded(t *testing.T) {
 	}
 }
 
-// TestUnacknowledged is case 23: {w: 0} with moreToCome leaves the connection in step and the writes land.
+// TestUnacknowledged is case 23: {w: 0} with moreToCome leaves the connection in step, the writes land, and what fails is counted.
 func TestUnacknowledged(t *testing.T) {
 	e := fleetEnv(t)
 	e.shard("c", "_id", 6)
@@ -415,6 +415,9 @@ func TestUnacknowledged(t *testing.T) {
 	}
 	if got := len(e.all("c")); got != 45 {
 		t.Errorf("%d documents", got)
+	}
+	if got := e.router.stats.swallowed.Load(); got != 5 {
+		t.Errorf("%d failures counted, want 5", got)
 	}
 }
 

@@ -94,6 +94,9 @@ func (r *Router) write(ctx context.Context, q *Request, kind *writeKind) (Reply,
 		}
 	}
 	if b.unacknowledged {
+		if b.result.failed() {
+			r.stats.swallowed.Add(1)
+		}
 		return Reply{Body: okBody}, nil
 	}
 	return Reply{Body: b.result.reply(kind == &updates)}, nil
