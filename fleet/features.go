@@ -17,6 +17,7 @@ const (
 	DurableCommits             Feature = "durableCommits"             // acknowledged writes survive kill -9
 	TransactionLifetimeLimit   Feature = "transactionLifetimeLimit"   // transactionLifetimeLimitSeconds is honoured
 	SnapshotReads              Feature = "snapshotReads"              // atClusterTime reads the past
+	SnapshotsSurviveRestart    Feature = "snapshotsSurviveRestart"    // a transaction's snapshot has what was committed before the server was killed
 	CausalReads                Feature = "causalReads"                // afterClusterTime waits
 	ChangeStreamHistoryLost    Feature = "changeStreamHistoryLost"    // an overtaken stream ends with 286
 	StandaloneRefusesSessions  Feature = "standaloneRefusesSessions"  // txnNumber on a standalone: 20

@@ -29,6 +29,7 @@ type faultLine struct {
 	NS      string    `json:"ns"`
 	Kind    string    `json:"kind"`
 	From    string    `json:"from"`
+	Began   time.Time `json:"began"`
 	Pause   float64   `json:"pause"`
 	Closed  float64   `json:"closed"`
 }
@@ -70,7 +71,7 @@ func (w *faulty) read(r *faultReport, proxy int, l faultLine) {
 			r.blameless, r.worst = d, fmt.Sprintf("proxy %d at %s, %s, closed %.0f ms", proxy, l.Time.Format("15:04:05.000"), l.NS, l.Closed)
 		}
 	case "a change of another process is taken over and ended":
-		if died, ok := w.died(l.From, l.Time); ok {
+		if died, ok := w.died(l.From, l.Began, l.Time); ok {
 			r.takeovers = append(r.takeovers, l.Time.Sub(died))
 		}
 	}
@@ -99,15 +100,15 @@ func (w *faulty) broken(from, to time.Time) (sum time.Duration) {
 	return sum
 }
 
-// died returns when the proxy of that name was killed, the last time before at.
-func (w *faulty) died(server string, at time.Time) (died time.Time, ok bool) {
+// died returns when the proxy of that name was killed first between two moments. One that was stopped, or cut off, and lost its change so, was not.
+func (w *faulty) died(server string, from, to time.Time) (time.Time, bool) {
 	for _, f := range w.made {
 		_, port, _ := strings.Cut(w.proxies[f.proxy].Addr(), ":")
-		if f.kind == "kill proxy" && f.from.Before(at) && strings.HasSuffix(server, ":"+port) {
-			died, ok = f.from, true
+		if f.kind == "kill proxy" && f.from.After(from) && f.from.Before(to) && strings.HasSuffix(server, ":"+port) {
+			return f.from, true
 		}
 	}
-	return died, ok && at.Sub(died) < time.Minute
+	return time.Time{}, false
 }
 
 // String is the report for people.

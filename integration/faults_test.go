@@ -14,6 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/fleet"
 )
 
 // How long a run is: until so many reshapes have flipped, or so long. SHARDWAY_FAULT_RESHAPES and SHARDWAY_FAULT_SEED say otherwise; with SHARDWAY_FAULT_NONE=1 nothing is
@@ -57,7 +59,7 @@ func TestFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	money := newTransfers(t, w.clients[0].Database("f").Collection("accounts"))
+	money := newTransfers(t, w.clients[0].Database("f").Collection("accounts"), !w.fleet.Has(fleet.SnapshotsSurviveRestart))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(want)*faultLimit/faultReshapes)
 	defer cancel()
 	errs := errorCounts{by: map[string]int{}}
@@ -107,8 +109,8 @@ func TestFaults(t *testing.T) {
 	if err := regs.check(2 * time.Minute); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d documents acknowledged, %d deleted, %d unanswered; %d operations on registers; %d transfers acknowledged, of %d, and %d snapshots of their sums",
-		len(set.there), len(set.gone), len(set.unsure), len(regs.ops), len(money.acked), money.next-firstTransfer, money.looks)
+	t.Logf("%d documents acknowledged, %d deleted, %d unanswered; %d operations on registers; %d transfers acknowledged, of %d, and %d snapshots of their sums, beside %d that the server forgot",
+		len(set.there), len(set.gone), len(set.unsure), len(regs.ops), len(money.acked), money.next-firstTransfer, money.looks, money.blind)
 	noLeftovers(t, killSettle, w.fleet.Servers)
 	report := w.report()
 	t.Log(report)

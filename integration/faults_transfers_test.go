@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -29,6 +30,9 @@ type transfers struct {
 	looks int
 	// wrong is what a snapshot has shown that must not be.
 	wrong error
+	// forgetful says that the servers' snapshots may lack, after a kill and until the next write, what was made since the last checkpoint; blind counts such.
+	forgetful bool
+	blind     int
 }
 
 type account struct {
@@ -39,7 +43,7 @@ type account struct {
 	From, To *int64
 }
 
-func newTransfers(t *testing.T, c *mongo.Collection) *transfers {
+func newTransfers(t *testing.T, c *mongo.Collection, forgetful bool) *transfers {
 	t.Helper()
 	for g := range transferGroups {
 		for a := range transferAccounts {
@@ -48,7 +52,7 @@ func newTransfers(t *testing.T, c *mongo.Collection) *transfers {
 			}
 		}
 	}
-	return &transfers{acked: map[int64]bool{}, next: firstTransfer}
+	return &transfers{acked: map[int64]bool{}, next: firstTransfer, forgetful: forgetful}
 }
 
 func accountID(group, account int) int64 { return int64(group*100 + account) }
@@ -121,14 +125,21 @@ func (x *transfers) look(ctx context.Context, c *mongo.Collection, g int) error 
 	if err != nil {
 		return err
 	}
-	if _, wrong := balance(docs); wrong != nil {
+	_, wrong := balance(docs)
+	if wrong != nil && !(x.forgetful && errors.Is(wrong, errAccountsMissing)) {
 		x.blame(fmt.Errorf("group %d in a snapshot: %w", g, wrong))
 	}
 	x.mu.Lock()
-	x.looks++
-	x.mu.Unlock()
+	defer x.mu.Unlock()
+	if wrong != nil {
+		x.blind++
+	} else {
+		x.looks++
+	}
 	return nil
 }
+
+var errAccountsMissing = errors.New("accounts are missing")
 
 // balance holds the accounts of one group against its transfers, and returns those.
 func balance(docs []account) (applied map[int64]bool, err error) {
@@ -150,7 +161,7 @@ func balance(docs []account) (applied map[int64]bool, err error) {
 		want[*d.To] += d.N
 	}
 	if len(has) != transferAccounts {
-		return nil, fmt.Errorf("%d accounts, want %d", len(has), transferAccounts)
+		return nil, fmt.Errorf("%w: %d accounts, want %d, among %d documents", errAccountsMissing, len(has), transferAccounts, len(docs))
 	}
 	for id, n := range has {
 		if n != accountBegins+want[id] {

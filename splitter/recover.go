@@ -68,7 +68,7 @@ func (s *Splitter) takeOver(ctx context.Context, rec *catalog.Reshape) error {
 	if err != nil {
 		return err
 	}
-	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(phase)).Str("from", former).Bool("flipped", flipped).Msg("a change of another process is taken over and ended")
+	s.log.Info().Str("ns", rec.NS).Str("kind", rec.Kind).Str("phase", string(phase)).Str("from", former).Time("began", rec.Started).Bool("flipped", flipped).Msg("a change of another process is taken over and ended")
 	kept, done := s.keep(ctx, rec, nil)
 	defer done()
 	if rec.Kind == kindDDL {
