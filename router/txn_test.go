@@ -216,7 +216,3 @@ func TestTransactionConflict(t *testing.T) {
 	}
 	e.settled()
 }
-
-func inSession(e *writeEnv, s *mongo.Session) context.Context {
-	return mongo.NewSessionContext(e.ctx, s)
-}
