@@ -243,7 +243,7 @@ var errGates = errors.New("partition.Gate has other fields than the model knows"
 
 // checkGateFields fails when the fields of a gate have changed: whoever adds one must say whether its behaviour depends on it.
 func checkGateFields() error {
-	known := map[string]bool{"home": true, "ns": true, "mu": true, "brake": true, "changed": true}
+	known := map[string]bool{"home": true, "ns": true, "mu": true, "brake": true, "changed": true, "since": true}
 	for _, f := range gateFields {
 		known[f] = true
 	}
