@@ -42,8 +42,11 @@ func (l *Lease) Valid() bool {
 		return false
 	}
 	now := time.Now()
-	mono := now.Sub(*sent)
-	wall := now.Round(0).Sub(sent.Round(0))
+	return l.holds(now.Sub(*sent), now.Round(0).Sub(sent.Round(0)))
+}
+
+// holds reports whether the lease is good so long after the renewal, by the monotonic and by the wall clock. The first stands still while a machine is suspended.
+func (l *Lease) holds(mono, wall time.Duration) bool {
 	return mono < l.length && (wall-mono).Abs() <= l.margin
 }
 
