@@ -11,8 +11,10 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/integration/rawconn"
+	"github.com/shardway/shardway/integration/running"
 )
 
 // These tests are cases from the field: faults that users of such systems have reported, each with its right answer. The numbers are
@@ -521,6 +523,52 @@ func TestCase23Unacknowledged(t *testing.T) {
 			t.Fatalf("%d documents", got)
 		}
 	}
+}
+
+// Case 23, to a backend that is dead: nobody is told, and the connection stays in step.
+func TestCase23UnacknowledgedToADeadBackend(t *testing.T) {
+	servers := fleettest.Start(t, 2).Servers
+	c := dial(t, running.Test(t, servers).Addr())
+	must(t, c, "admin", shardCmd("db.c", "_id"))
+	const n = 20
+	var docs []any
+	for i := range int32(n) {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}})
+	}
+	must(t, c, "db", insertCmd(docs...))
+	there := drain(t, dial(t, servers[1].Addr()), "db", bson.D{{Key: "find", Value: onlyCollection(t, servers[1], "db")}})
+	if len(there) == 0 || len(there) == n {
+		t.Fatalf("%d of %d documents are on the backend that is to die", len(there), n)
+	}
+	if err := servers[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	remove := bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: there[0].Lookup("_id").Int32()}}}, {Key: "limit", Value: int32(1)}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: int32(0)}}}, {Key: "$db", Value: "db"}}
+	if err := c.Send(rawconn.Msg(c.NextID(), rawconn.MoreToCome, rawconn.Kind0(remove))); err != nil {
+		t.Fatal(err)
+	}
+	must(t, c, "admin", bson.D{{Key: "ping", Value: 1}}) // Exchange compares responseTo
+	if err := servers[1].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, "everything is there", func(context.Context) bool {
+		reply := ask(t, c, "db", bson.D{{Key: "count", Value: "c"}})
+		if rawconn.OK(reply) && reply.Lookup("n").AsInt64() != n {
+			t.Fatalf("%v, not %d documents", reply, n)
+		}
+		return rawconn.OK(reply)
+	})
+}
+
+// onlyCollection is the name of the one collection of a database on a server.
+func onlyCollection(t *testing.T, s *fleet.Server, db string) string {
+	t.Helper()
+	colls, _ := batchOf(t, must(t, dial(t, s.Addr()), db, bson.D{{Key: "listCollections", Value: 1}, {Key: "nameOnly", Value: true}}))
+	if len(colls) != 1 {
+		t.Fatalf("%d collections", len(colls))
+	}
+	return colls[0].Lookup("name").StringValue()
 }
 
 // Case 24: a repeated write is answered again and not applied again.
