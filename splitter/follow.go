@@ -214,7 +214,8 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 // majority has it.
 func (r *reshape) afterShown(ctx context.Context, backendID string) (context.Context, error) {
 	for _, st := range r.streams {
-		if st.backend != backendID || st.shown.IsZero() {
+		shown := st.shown()
+		if st.backend != backendID || shown.IsZero() {
 			continue
 		}
 		session := r.sessions[backendID]
@@ -228,7 +229,7 @@ func (r *reshape) afterShown(ctx context.Context, backendID string) (context.Con
 			}
 			r.sessions[backendID] = session
 		}
-		if err := session.AdvanceOperationTime(&st.shown); err != nil {
+		if err := session.AdvanceOperationTime(&shown); err != nil {
 			return nil, err
 		}
 		return mongo.NewSessionContext(ctx, session), nil
@@ -250,7 +251,7 @@ func (r *reshape) readAgain(ctx context.Context, h partition.Home, ids []bson.Ra
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	defer closeCursor(ctx, cur)
 	var out []bson.Raw
 	for cur.Next(ctx) {
 		out = append(out, append(bson.Raw(nil), cur.Current...))

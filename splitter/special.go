@@ -90,7 +90,7 @@ func (r *reshape) digest(ctx context.Context, h partition.Home, add func(uint64,
 	if err != nil {
 		return 0, 0, retryable{err}
 	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	defer closeCursor(ctx, cur)
 	for ; cur.Next(ctx); n++ {
 		sum = add(sum, cur.Current)
 	}

@@ -2,6 +2,7 @@ package splitter
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -22,8 +23,16 @@ type stream struct {
 	// inputs are the inputs on this backend, by physical name.
 	inputs map[string]partition.Home
 	db     string
-	// shown is the time of the newest event that was read.
-	shown bson.Timestamp
+	// newest is the time of the newest event that was read. The copy of a merge may ask for it while the stream is being read.
+	mu     sync.Mutex
+	newest bson.Timestamp
+}
+
+// shown is the time of the newest event that was read; zero before the first.
+func (st *stream) shown() bson.Timestamp {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.newest
 }
 
 // event is what a stream shows.
@@ -136,9 +145,11 @@ func (st *stream) read(ctx context.Context, c *changes, marker bson.ObjectID, wa
 	if ev.Time.Compare(c.last) > 0 {
 		c.last = ev.Time
 	}
-	if ev.Time.Compare(st.shown) > 0 {
-		st.shown = ev.Time
+	st.mu.Lock()
+	if ev.Time.Compare(st.newest) > 0 {
+		st.newest = ev.Time
 	}
+	st.mu.Unlock()
 	if ev.NS.DB == catalog.MemberDB {
 		id, ok := ev.Key.ID.ObjectIDOK()
 		return true, ok && id == marker, nil
