@@ -65,6 +65,7 @@ type Call struct {
 	wake     chan struct{}
 
 	// Guarded by c.mu.
+	queued       bool // it is, or was, in c's queue
 	waits, leads bool // its goroutine waits to be woken; reads for all
 	interrupted  bool // ctx has ended
 	abandoned    bool // nobody waits for it; whoever gets its reply drops it

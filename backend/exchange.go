@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"time"
 
@@ -32,12 +33,17 @@ func (c *conn) send(k *Call, msg []byte) (sent bool, err error) {
 		if k.shape == 0 {
 			deadline = k.deadline
 		}
-		if err := c.arm(deadline); err != nil {
+		err := c.arm(deadline)
+		if err == nil && c.dying.Load() { // arm may have undone what cut has set
+			err = os.ErrDeadlineExceeded
+		}
+		if err != nil {
 			c.mu.Unlock()
 			return false, err
 		}
 	}
 	c.queue.push(k)
+	k.queued = true
 	switch {
 	case c.writing: // the writer takes it along
 		c.append(msg)
@@ -100,10 +106,13 @@ func (c *conn) receive(k *Call) (orphans int, done bool) {
 	defer c.mu.Unlock()
 	for !k.done {
 		switch {
-		case k.interrupted && c.others() > 0:
+		case k.interrupted && c.others(k) > 0:
 			k.abandoned = true
 			c.queue.abandoned++
 			return 0, false
+		case k.interrupted: // those that were with it when it was interrupted have given up since
+			c.cut()
+			c.failLocked(os.ErrDeadlineExceeded)
 		case !c.reading:
 			c.reading, k.leads = true, true
 			c.leadLocked(k)
@@ -121,10 +130,16 @@ func (c *conn) receive(k *Call) (orphans int, done bool) {
 	return orphans, true
 }
 
-// others is how many calls beside one are still waited for.
-func (c *conn) others() int { return c.queue.n - c.queue.abandoned - 1 }
+// others is how many calls beside k are still waited for.
+func (c *conn) others(k *Call) int {
+	n := c.queue.n - c.queue.abandoned
+	if k.queued {
+		n--
+	}
+	return n
+}
 
-// leadLocked reads and hands out replies until k has its own and no whole one is left.
+// leadLocked reads and hands out replies until k has its own and no whole one is left, or is interrupted.
 func (c *conn) leadLocked(k *Call) {
 	for c.failure == nil {
 		if k.done && c.queue.n == 0 {
@@ -137,7 +152,7 @@ func (c *conn) leadLocked(k *Call) {
 		switch {
 		case ok:
 			err = c.deliverLocked(m, k)
-		case err == nil && (k.done || k.interrupted && c.others() > 0):
+		case err == nil && (k.done || k.interrupted):
 			return
 		case err == nil:
 			want := readAtOnce
@@ -168,7 +183,7 @@ func (c *conn) wokenLocked(err error) bool {
 		return false
 	}
 	_ = c.nc.SetReadDeadline(time.Time{})
-	return true
+	return !c.dying.Load() // cut at this moment, which the line above may have undone
 }
 
 // deliverLocked hands a reply to the call at the head of the queue.
@@ -256,7 +271,7 @@ func (k *Call) interrupt() {
 	switch {
 	case k.done || k.interrupted:
 		return
-	case c.others() <= 0:
+	case c.others(k) <= 0:
 		c.cut()
 	case k.leads:
 		_ = c.nc.SetReadDeadline(past)

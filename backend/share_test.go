@@ -107,11 +107,13 @@ func TestSharedConnectionIsCut(t *testing.T) {
 
 // A request that is given up, whether it reads for the others or not, holds up nobody and cuts nobody off; the last one's connection is closed.
 func TestSharedInterrupt(t *testing.T) {
-	release := make(chan struct{})
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
 	s := backendtest.New(t)
+	t.Cleanup(release)
 	s.SetScript(func(c backendtest.Command) backendtest.Answer {
 		if c.Name == "find" && numberOf(c) == 0 {
-			<-release
+			<-hold
 		}
 		return echo(c)
 	})
@@ -132,7 +134,7 @@ func TestSharedInterrupt(t *testing.T) {
 			t.Fatalf("got %v, want a LostError with code 279", err)
 		}
 	}
-	close(release)
+	release()
 	checkReply(t, all[1], 1)
 	checkReply(t, all[3], 3)
 	if st := b.Stats(); st.Created != 1 || st.Idle != 1 {

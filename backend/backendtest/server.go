@@ -116,7 +116,11 @@ func (s *Server) Cut() {
 	}
 }
 
-// Stop stops listening, closes every connection and waits for its goroutines. Commands received stay.
+// stopWithin is how long Stop waits for scripts that are answering.
+const stopWithin = time.Minute
+
+// Stop stops listening, closes every connection and waits for its goroutines. Commands received stay. A script that does not end fails
+// the test, which would otherwise wait for it until the whole run's time is over.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	if s.listener != nil {
@@ -125,7 +129,13 @@ func (s *Server) Stop() {
 	}
 	s.mu.Unlock()
 	s.Cut()
-	s.running.Wait()
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.running.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(stopWithin):
+		s.tb.Errorf("backendtest: a script has not ended %s after the server was stopped", stopWithin)
+	}
 }
 
 // Restart listens on the same address again after Stop.
