@@ -121,16 +121,17 @@ func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, d
 		shape = 0
 	}
 	at := now()
-	c := p.choose(shape)
+	l := p.lane(shape, at)
+	c := p.choose(shape, l)
 	if c == nil {
 		if until.IsZero() {
 			*until = time.Now().Add(b.cfg.SelectionTimeout)
 		}
 		var err error
-		if c, err = p.get(ctx, sooner(*until, deadline), shape != 0 && !p.shapes.waits(shape)); err != nil {
+		if c, err = p.get(ctx, sooner(*until, deadline), l); err != nil {
 			return nil, false, err
 		}
-		p.mark(c, shape)
+		p.mark(c, shape, l)
 	}
 	call, sent, err := c.start(ctx, req.Message, shape, at, deadline)
 	if err != nil {

@@ -209,6 +209,7 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 		case k.sent < last:
 			how = together
 		}
+		c.pool.replies.Add(1)
 		c.pool.shapes.learn(k.shape, at-max(last, k.sent), how)
 	}
 	c.read = false

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/address"
@@ -46,18 +47,23 @@ type pool struct {
 	// sharing has the connections that short requests share, as long as they have any (share.go); inFlight counts those requests.
 	sharing  []*conn
 	inFlight int
+	// singles counts the connections that requests of shapes that wait have for themselves, tuner says how many those may have together.
+	singles int
+	tuner   tuner
 	// lastSlow is the last connection that was given to a request of a shape that waits, asked counts such requests.
 	lastSlow *conn
 	asked    uint
 
 	// shapes is what is known of how long requests take; it guards itself.
 	shapes shapes
+	// replies counts those to requests that have a shape.
+	replies atomic.Uint64
 }
 
 // waiter is a request that waits for a connection or for the permission to make one.
 type waiter struct {
-	// short says that a connection that others share will do.
-	short bool
+	// lane says whether a connection that others share will do.
+	lane lane
 	// ready gets exactly one grant, when the waiter has been taken off the list. Buffered.
 	ready chan grant
 }
@@ -69,7 +75,7 @@ type grant struct {
 }
 
 func newPool(b *Backend, addr address.Address) *pool {
-	return &pool{b: b, addr: addr, all: make(map[*conn]struct{})}
+	return &pool{b: b, addr: addr, all: make(map[*conn]struct{}), tuner: newTuner()}
 }
 
 // dialError is a failure to make a connection: nothing of a request was sent.
@@ -105,7 +111,7 @@ func (p *pool) take() *conn {
 
 // get returns a connection for the caller's use: an idle one, or a new one, or the first that
 // is returned. It waits until ctx ends or until passes.
-func (p *pool) get(ctx context.Context, until time.Time, short bool) (*conn, error) {
+func (p *pool) get(ctx context.Context, until time.Time, l lane) (*conn, error) {
 	if c := p.take(); c != nil {
 		return c, nil
 	}
@@ -114,7 +120,7 @@ func (p *pool) get(ctx context.Context, until time.Time, short bool) (*conn, err
 		p.mu.Unlock()
 		return nil, errClosed
 	}
-	if p.mayDialLocked(short) {
+	if p.mayDialLocked(l) {
 		p.dialing++
 		p.mu.Unlock()
 		return p.dial(ctx, until)
@@ -123,7 +129,7 @@ func (p *pool) get(ctx context.Context, until time.Time, short bool) (*conn, err
 		p.mu.Unlock()
 		return nil, errCrowded
 	}
-	w := &waiter{short: short, ready: make(chan grant, 1)}
+	w := &waiter{lane: l, ready: make(chan grant, 1)}
 	e := p.waiters.PushBack(w)
 	p.mu.Unlock()
 	return p.await(ctx, until, w, e)
@@ -180,16 +186,16 @@ func (p *pool) refuse(g grant) {
 	}
 }
 
-// mayDialLocked reports whether one more connection may be made now. Short requests make no more than they share.
-func (p *pool) mayDialLocked(short bool) bool {
-	return p.dialing < maxDialing && len(p.all)+p.dialing < p.b.cfg.MaxConns && (!short || len(p.sharing)+p.dialing < max(most, p.width()))
+// mayDialLocked reports whether one more connection may be made now. Requests that share make no more than they share.
+func (p *pool) mayDialLocked(l lane) bool {
+	return p.dialing < maxDialing && len(p.all)+p.dialing < p.b.cfg.MaxConns && (l == single || len(p.sharing)+p.dialing < max(most, p.width(l)))
 }
 
 // grantLocked lets waiters dial as far as the bounds allow.
 func (p *pool) grantLocked() {
 	for e := p.waiters.Front(); e != nil && !p.closed; {
 		w, next := e.Value.(*waiter), e.Next()
-		if p.mayDialLocked(w.short) {
+		if p.mayDialLocked(w.lane) {
 			p.waiters.Remove(e)
 			p.dialing++
 			w.ready <- grant{}

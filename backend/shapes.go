@@ -12,8 +12,10 @@ type Shape uint64
 const (
 	// waitsFrom is the time to serve a request from which its shape counts as one that waits.
 	waitsFrom = 500 * time.Microsecond
+	// ownFrom is the time from which a connection costs nothing beside it: each such request has its own, however many they are.
+	ownFrom = 50 * time.Millisecond
 	// What is kept of a shape stays within these, so that a change is noticed soon.
-	leastKept, mostKept = 20 * time.Microsecond, 4 * waitsFrom
+	leastKept, mostKept = 20 * time.Microsecond, ownFrom * 5 / 4
 
 	shapeSlots = 1024
 )
@@ -28,10 +30,13 @@ type shapes struct {
 
 func (s *shapes) slot(k Shape) *atomic.Uint64 { return &s.slots[k%shapeSlots] }
 
-// waits reports whether requests of a shape wait, and so should not be waited for by others.
-func (s *shapes) waits(k Shape) bool {
+// kept is the time to serve a request of a shape; from waitsFrom on it waits, and should not be waited for by others.
+func (s *shapes) kept(k Shape) time.Duration {
 	v := s.slot(k).Load()
-	return v>>32 == uint64(k)>>32 && time.Duration(v&(1<<32-1)) >= waitsFrom
+	if v>>32 != uint64(k)>>32 {
+		return leastKept
+	}
+	return time.Duration(v & (1<<32 - 1))
 }
 
 // evidence is how the time of a request was seen.
@@ -50,11 +55,7 @@ const (
 // late for every second reply, as on a machine with too much to do, does not hide it; before a server that computes, most replies come together.
 func (s *shapes) learn(k Shape, took time.Duration, how evidence) {
 	slot := s.slot(k)
-	v := slot.Load()
-	kept := time.Duration(v & (1<<32 - 1))
-	if v>>32 != uint64(k)>>32 {
-		kept = leastKept
-	}
+	kept := s.kept(k)
 	switch {
 	case how == together:
 		kept -= kept / 12

@@ -21,36 +21,67 @@ const (
 	probeEvery = 64
 )
 
-// choose returns a connection for a request that may start at once: an idle one, or for a shape that is short one that others use. nil says to
-// get one.
-func (p *pool) choose(shape Shape) *conn {
-	switch {
-	case shape == 0:
-		return p.take()
-	case p.shapes.waits(shape):
-		if c := p.probe(shape); c != nil {
-			return c
-		}
-	default:
-		if c := p.join(false); c != nil {
+// lane is how a request comes to a connection.
+type lane uint8
+
+const (
+	// single: one of its own.
+	single lane = iota
+	// few: it shares, few connections are best.
+	few
+	// many: it would have one of its own if there were no more than pay (tuner.go), and shares these.
+	many
+)
+
+// lane decides how a request comes to a connection.
+func (p *pool) lane(shape Shape, at time.Duration) lane {
+	if shape == 0 {
+		return single
+	}
+	switch kept := p.shapes.kept(shape); {
+	case kept < waitsFrom:
+		return few
+	case kept >= ownFrom:
+		return single
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	inFlight := p.inFlight + p.singles
+	p.tuner.step(at, p.replies.Load(), inFlight, len(p.sharing), p.b.cfg.MaxConns)
+	if inFlight < p.tuner.cap {
+		return single
+	}
+	p.tuner.short = true
+	return many
+}
+
+// choose returns a connection for a request that may start at once: an idle one, or one that others use. nil says to get one.
+func (p *pool) choose(shape Shape, l lane) *conn {
+	if l != single {
+		if c := p.join(l, false); c != nil {
 			return c
 		}
 		if c := p.take(); c != nil {
-			p.mark(c, shape)
+			p.mark(c, shape, l)
 			return c
 		}
-		return p.join(true)
+		return p.join(l, true)
+	}
+	if shape != 0 {
+		if c := p.probe(shape); c != nil {
+			return c
+		}
 	}
 	c := p.take()
 	if c != nil {
-		p.mark(c, shape)
+		p.mark(c, shape, l)
 	}
 	return c
 }
 
 // join returns a shared connection, the one with the fewest requests. It returns nil when another one should be shared too; with must
 // only when that one may be made at once.
-func (p *pool) join(must bool) *conn {
+func (p *pool) join(l lane, must bool) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var newest int64 // when any of them had a reply
@@ -73,11 +104,11 @@ func (p *pool) join(must bool) *conn {
 		}
 	}
 	full := len(p.all)+p.dialing >= p.b.cfg.MaxConns
-	mayGrow := len(p.sharing) < mostEver && (len(p.idle) > 0 || p.mayDialLocked(true))
+	mayGrow := len(p.idle) > 0 || p.mayDialLocked(l)
 	switch {
 	case full && p.waiters.Len() > 0 && 2*len(p.sharing) > p.b.cfg.MaxConns:
 		return nil // those that wait for a connection of their own would wait for ever
-	case live < p.width() && mayGrow && (!must || p.dialing == 0):
+	case live < p.width(l) && mayGrow && (!must || p.dialing == 0 || l == many):
 		return nil
 	case best == nil:
 		best = stalled
@@ -89,24 +120,27 @@ func (p *pool) join(must bool) *conn {
 	return best
 }
 
-// width is how many connections the short requests that are in flight should share.
-func (p *pool) width() int {
+// width is how many connections the requests of a lane should share.
+func (p *pool) width(l lane) int {
 	n := p.inFlight + 1
+	if l == many {
+		return min(n, p.tuner.cap)
+	}
 	return min(max(n/perConn, fewest, n/perConnMost), max(most, n/perConnMost), mostEver)
 }
 
-// mark has a connection that was taken for a short request be shared, unless the shape is one that waits.
-func (p *pool) mark(c *conn, shape Shape) {
+// mark notes for what a connection was taken; with a lane that shares, others may join it.
+func (p *pool) mark(c *conn, shape Shape, l lane) {
 	if shape == 0 {
 		return
 	}
-	waits := p.shapes.waits(shape)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case c.gen != p.gen || c.shared:
-	case waits:
+	case l == single:
 		c.slow, p.lastSlow = shape, c
+		p.singles++
 	default:
 		c.shared = true
 		c.progress.Store(int64(now()))
@@ -120,7 +154,7 @@ func (p *pool) mark(c *conn, shape Shape) {
 func (p *pool) admitLocked(c *conn) {
 	for e := p.waiters.Front(); e != nil && c.users < perConnMost; {
 		w, next := e.Value.(*waiter), e.Next()
-		if w.short {
+		if w.lane != single {
 			p.waiters.Remove(e)
 			c.users++
 			p.inFlight++
@@ -163,6 +197,9 @@ func (p *pool) expelLocked(c *conn) {
 			p.sharing[i], p.sharing[last] = p.sharing[last], nil
 			p.sharing = p.sharing[:last]
 		}
+	}
+	if c.slow != 0 {
+		p.singles--
 	}
 	c.shared, c.slow = false, 0
 	if p.lastSlow == c {

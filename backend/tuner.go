@@ -1,0 +1,121 @@
+package backend
+
+import "time"
+
+const (
+	// leastCap is how many connections requests that seem to wait may always have, each its own: so few cost a server nothing.
+	leastCap = 32
+	// A window is at least tuneWindow long and has a reply for every connection, unless those take more than tuneLongest.
+	tuneWindow, tuneLongest = 100 * time.Millisecond, time.Second
+	// tuneSettle is how long a trial runs before it is measured, tuneDial how long at most it waits for its connections.
+	tuneSettle, tuneDial = 40 * time.Millisecond, 200 * time.Millisecond
+	// After trials that failed the next one waits, from the first to the last of these.
+	tuneSoon, tuneLate = 500 * time.Millisecond, 4 * time.Second
+	// tuneStale is how long nothing may ask before what was measured is of another load.
+	tuneStale = 300 * time.Millisecond
+)
+
+// tuner learns by trying how many connections to a host pay. A request that waits behind others because its server has too much to do looks like one that
+// waits for something else; but more connections help the latter only. So requests that seem to wait may have some connections, and when
+// they have all of them in use, twice as many are tried for a moment: if the host then answers more, they stay, and if half as many do as well, these are
+// enough. Guarded by pool.mu.
+type tuner struct {
+	// cap is how many connections such requests may have.
+	cap int
+	// short says that a request found all of them in use since the window began.
+	short bool
+
+	phase tunePhase
+	// since is when the window or the trial began, asked when step was last called; replies is what was counted at since.
+	since, asked time.Duration
+	replies      uint64
+	// was is the cap before the trial, base the replies a second under it.
+	was  int
+	base float64
+	// next is when a trial may begin, pause how long the last one that failed has put it off; down says that the next tries fewer.
+	next, pause time.Duration
+	down        bool
+}
+
+type tunePhase uint8
+
+const (
+	tuneSteady tunePhase = iota
+	tuneSettling
+	tuneMeasuring
+)
+
+func newTuner() tuner { return tuner{cap: leastCap} }
+
+// step is called for every request that seems to wait: replies is how many the host has given, ever, inFlight how many requests it has, most the largest cap.
+func (t *tuner) step(at time.Duration, replies uint64, inFlight, sharing, most int) {
+	if at-t.asked > tuneStale {
+		if t.phase != tuneSteady {
+			t.cap = t.was
+		}
+		t.begin(tuneSteady, at, replies)
+	}
+	t.asked = at
+	took, n := at-t.since, replies-t.replies
+	switch t.phase {
+	case tuneSettling:
+		if took >= tuneDial || took >= tuneSettle && (t.down || sharing >= min(t.cap, inFlight)) {
+			t.begin(tuneMeasuring, at, replies)
+		}
+		return
+	case tuneSteady, tuneMeasuring:
+		if took < tuneWindow || n < uint64(t.cap) && took < tuneLongest {
+			return
+		}
+	}
+	rate := float64(n) / took.Seconds()
+	if t.phase == tuneMeasuring {
+		t.judge(at, rate, inFlight)
+	} else if at >= t.next {
+		t.try(rate, inFlight, most)
+	}
+	phase := tuneSteady
+	if t.phase == tuneSettling {
+		phase = tuneSettling
+	}
+	t.begin(phase, at, replies)
+}
+
+func (t *tuner) begin(phase tunePhase, at time.Duration, replies uint64) {
+	t.phase, t.since, t.replies, t.short = phase, at, replies, false
+}
+
+// try begins a trial, if there is one to make.
+func (t *tuner) try(rate float64, inFlight, most int) {
+	more := t.short && inFlight > t.cap && t.cap < most
+	fewer := t.cap > leastCap && inFlight > leastCap
+	switch {
+	case fewer && (t.down || !more):
+		t.was, t.down = t.cap, true
+		t.cap = max(leastCap, min(t.cap, inFlight)/2)
+	case more:
+		t.was, t.down = t.cap, false
+		t.cap = min(2*t.cap, most)
+	default:
+		return
+	}
+	t.base, t.phase = rate, tuneSettling
+}
+
+// judge ends a trial. What pays is tried further at once.
+func (t *tuner) judge(at time.Duration, rate float64, inFlight int) {
+	t.phase = tuneSteady
+	pays := rate >= 0.8*t.base
+	if !t.down {
+		// Half of what it brings where each request simply waits.
+		pays = rate > 0 && rate >= t.base*(1+float64(min(t.cap, inFlight)-t.was)/float64(t.was)/2)
+	}
+	if pays && t.cap != t.was {
+		t.pause, t.next = 0, at
+		return
+	}
+	t.cap = t.was
+	t.down = !t.down
+	t.pause = min(max(2*t.pause, tuneSoon), tuneLate)
+	t.next = at + t.pause
+}
