@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/tag"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -182,8 +183,8 @@ func (q *Request) parseSession(v bsoncore.Value) error {
 	if !ok {
 		return typeMismatch("lsid", v, "object")
 	}
-	id, err := doc.LookupErr("id")
-	if err != nil {
+	id, found := element.Lookup(doc, "id")
+	if !found {
 		return wire.Errorf(40414, "BSON field 'OperationSessionInfo.lsid.id' is missing but a required field")
 	}
 	if sub, data, ok := id.BinaryOK(); !ok || sub != bson.TypeBinaryUUID || len(data) != 16 {

@@ -5,6 +5,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey/element"
 )
 
 // consumed reports whether a top-level field belongs to the conversation with the client and is made anew, or left out, for
@@ -26,22 +27,17 @@ func consumed(key []byte) bool {
 func (q *Request) appendFor(dst []byte, p *partition.Part, withSession bool, drop func(key []byte) bool, more func([]byte) []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
-	rem := q.Msg.Body[4:]
-	for first := true; len(rem) > 1; first = false {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			break // parseShared has walked the body: cannot happen
-		}
-		rem = rest
-		key := elem.KeyBytes()
+	it := element.In(q.Msg.Body) // which parseShared has walked
+	var e element.Element
+	for first := true; it.Next(&e); first = false {
 		switch {
 		case first:
 			dst = bsoncore.AppendStringElement(dst, q.Command.Name, p.Physical)
-		case q.ReadPref != nil && string(key) == "readConcern":
+		case q.ReadPref != nil && string(e.Key) == "readConcern":
 			// made anew below
-		case consumed(key) || drop != nil && drop(key) || q.txn != nil && string(key) == "readConcern":
+		case consumed(e.Key) || drop != nil && drop(e.Key) || q.txn != nil && string(e.Key) == "readConcern":
 		default:
-			dst = append(dst, elem...)
+			dst = append(dst, e.Raw...)
 		}
 	}
 	if q.ReadPref != nil {
@@ -115,19 +111,15 @@ func relayCursor(body bson.Raw, id int64, ns string) bson.Raw {
 func appendRelayedCursor(dst []byte, body bson.Raw, id int64, ns string) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
-	rem := body[4:]
-	for len(rem) > 1 {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			break
-		}
-		rem = rest
-		switch key := elem.KeyBytes(); {
-		case stripped(key):
-		case string(key) == "cursor":
-			dst = appendCursor(dst, elem.Value().Data, id, ns)
+	it := element.In(body)
+	var e element.Element
+	for it.Next(&e) {
+		switch {
+		case string(e.Key) == "cursor":
+			dst = appendCursor(dst, e.Data, id, ns)
+		case stripped(e.Key):
 		default:
-			dst = append(dst, elem...)
+			dst = append(dst, e.Raw...)
 		}
 	}
 	return closeDocument(dst, start)
@@ -135,20 +127,16 @@ func appendRelayedCursor(dst []byte, body bson.Raw, id int64, ns string) []byte 
 
 func appendCursor(dst, cur []byte, id int64, ns string) []byte {
 	at, dst := bsoncore.AppendDocumentElementStart(dst, "cursor")
-	rem := cur[4:]
-	for len(rem) > 1 {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			break
-		}
-		rem = rest
-		switch string(elem.KeyBytes()) {
+	it := element.In(cur)
+	var e element.Element
+	for it.Next(&e) {
+		switch string(e.Key) {
 		case "id":
 			dst = bsoncore.AppendInt64Element(dst, "id", id)
 		case "ns":
 			dst = bsoncore.AppendStringElement(dst, "ns", ns)
 		default:
-			dst = append(dst, elem...)
+			dst = append(dst, e.Raw...)
 		}
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, at)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey/element"
 )
 
 const (
@@ -48,19 +49,15 @@ func (h shape) and(name []byte) shape {
 
 // filter adds a filter: its fields and the types of their values, not the values. Of operators it takes the first one's name.
 func (h shape) filter(filter bsoncore.Document) shape {
-	if len(filter) < 5 {
-		return h
-	}
-	for rem := filter[4:]; len(rem) > 1; {
-		e, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			break
-		}
-		rem = rest
-		h = (h.and(e.KeyBytes()) ^ shape(e[0])) * fnvPrime
-		if v := e.Value(); v.Type == bsoncore.TypeEmbeddedDocument && len(v.Data) > 5 {
-			if op, _, ok := bsoncore.ReadElement(v.Data[4:]); ok && len(op.KeyBytes()) > 0 && op.KeyBytes()[0] == '$' {
-				h = h.and(op.KeyBytes())
+	it := element.In(filter)
+	var e element.Element
+	for it.Next(&e) {
+		h = (h.and(e.Key) ^ shape(e.Type)) * fnvPrime
+		if e.Type == bsoncore.TypeEmbeddedDocument && len(e.Data) > 5 {
+			in := element.In(e.Data)
+			var op element.Element
+			if in.Next(&op) && len(op.Key) > 0 && op.Key[0] == '$' {
+				h = h.and(op.Key)
 			}
 		}
 	}

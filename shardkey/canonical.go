@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/shardway/shardway/shardkey/internal/element"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/shardkey/internal/number"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )

@@ -1,7 +1,7 @@
 package shardkey
 
 import (
-	"github.com/shardway/shardway/shardkey/internal/element"
+	"github.com/shardway/shardway/shardkey/element"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )

@@ -3,7 +3,7 @@ package shardkey
 import (
 	"strings"
 
-	"github.com/shardway/shardway/shardkey/internal/element"
+	"github.com/shardway/shardway/shardkey/element"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )

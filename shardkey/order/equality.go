@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/shardway/shardway/shardkey/internal/element"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/shardkey/internal/number"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )

@@ -3,7 +3,7 @@ package order
 import (
 	"strings"
 
-	"github.com/shardway/shardway/shardkey/internal/element"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/shardkey/internal/number"
 	"github.com/shardway/shardway/wire"
 	"go.mongodb.org/mongo-driver/v2/bson"

@@ -1,4 +1,5 @@
-// Package element walks BSON in place: no allocation, no copy, no trust in any length.
+// Package element walks BSON in place: no allocation, no copy, no trust in any length. It is what the hot paths read documents with: one pass over each
+// element, where the library's take three.
 package element
 
 import (
@@ -13,6 +14,8 @@ type Element struct {
 	Type bsoncore.Type
 	Key  []byte
 	Data []byte
+	// Raw is all of it.
+	Raw []byte
 }
 
 // Value returns the element's value.
@@ -37,18 +40,22 @@ func (it *Iter) Next(e *Element) bool {
 	if len(it.rest) == 0 {
 		return false
 	}
-	end := bytes.IndexByte(it.rest[1:], 0)
-	if end < 0 {
+	// A loop: names are short.
+	end := 1
+	for end < len(it.rest) && it.rest[end] != 0 {
+		end++
+	}
+	if end == len(it.rest) {
 		return it.fail()
 	}
-	e.Type = bsoncore.Type(it.rest[0])
-	e.Key = it.rest[1 : 1+end]
-	data := it.rest[end+2:]
-	n := Size(e.Type, data)
-	if n < 0 || n > len(data) {
+	t, from := bsoncore.Type(it.rest[0]), end+1
+	n := Size(t, it.rest[from:])
+	if n < 0 || n > len(it.rest)-from {
 		return it.fail()
 	}
-	e.Data, it.rest = data[:n:n], data[n:]
+	to := from + n
+	e.Type, e.Key, e.Data, e.Raw = t, it.rest[1:end], it.rest[from:to:to], it.rest[:to:to]
+	it.rest = it.rest[to:]
 	return true
 }
 
