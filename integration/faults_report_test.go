@@ -2,12 +2,20 @@ package integration
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/fleet"
 )
 
 // faultReport is what a run's logs say of it.
@@ -125,4 +133,76 @@ func quantiles(all []time.Duration) string {
 		return "none"
 	}
 	return fmt.Sprintf("p50 %.0f ms, p99 %.0f ms, longest %.0f ms", ms(all[len(all)/2]), ms(all[len(all)*99/100]), ms(all[len(all)-1]))
+}
+
+// explain logs, when the run has failed, what is recorded of unfinished changes, the sizes of what is there, and the last warnings of each proxy.
+func (w *faulty) explain() {
+	if !w.t.Failed() {
+		return
+	}
+	w.dump("reshapes", w.fleet.Servers[0], catalog.DB, "reshapes")
+	for i, s := range w.fleet.Servers {
+		for _, coll := range []string{"instances", "closings", "answers"} {
+			w.dump(fmt.Sprintf("%s on b%d", coll, i+1), s, catalog.MemberDB, coll)
+		}
+		w.sizes(i+1, s)
+	}
+	for i, file := range w.logs {
+		w.t.Logf("warnings of proxy %d: %s", i, strings.Join(lastWarnings(file, 40), "\n"))
+	}
+}
+
+// sizes logs the collections of a backend: what a late write has made has few documents.
+func (w *faulty) sizes(number int, s *fleet.Server) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 10*time.Second)
+	defer cancel()
+	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + s.Addr() + "/?directConnection=true"))
+	if err != nil {
+		w.t.Log(err)
+		return
+	}
+	defer func() { _ = client.Disconnect(ctx) }()
+	names, err := client.Database("f").ListCollectionNames(ctx, bson.D{})
+	if err != nil {
+		w.t.Log(err)
+	}
+	for _, name := range names {
+		n, err := client.Database("f").Collection(name).CountDocuments(ctx, bson.D{})
+		w.t.Logf("b%d: %s has %d documents (%v)", number, name, n, err)
+	}
+}
+
+// dump logs the documents of one of the proxies' own collections.
+func (w *faulty) dump(what string, s *fleet.Server, db, coll string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 10*time.Second)
+	defer cancel()
+	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + s.Addr() + "/?directConnection=true"))
+	if err != nil {
+		w.t.Log(err)
+		return
+	}
+	defer func() { _ = client.Disconnect(ctx) }()
+	cur, err := client.Database(db).Collection(coll).Find(ctx, bson.D{})
+	if err != nil {
+		w.t.Log(err)
+		return
+	}
+	for cur.Next(ctx) {
+		w.t.Logf("%s: %v", what, cur.Current)
+	}
+}
+
+// lastWarnings are the last n lines of a log that are warnings or worse.
+func lastWarnings(file string, n int) []string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var lines []string
+	for _, l := range strings.Split(string(text), "\n") {
+		if strings.Contains(l, `"level":"warn"`) || strings.Contains(l, `"level":"error"`) {
+			lines = append(lines, l)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
 }

@@ -112,6 +112,7 @@ func TestFaults(t *testing.T) {
 	t.Logf("%d documents acknowledged, %d deleted, %d unanswered; %d operations on registers; %d transfers acknowledged, of %d, and %d snapshots of their sums, beside %d that the server forgot",
 		len(set.there), len(set.gone), len(set.unsure), len(regs.ops), len(money.acked), money.next-firstTransfer, money.looks, money.blind)
 	noLeftovers(t, killSettle, w.fleet.Servers)
+	w.explain()
 	report := w.report()
 	t.Log(report)
 	if report.blameless > faultGateLimit {

@@ -19,11 +19,14 @@ import (
 const abortDocs = 40
 
 // newAbortWorld is a world with db.c, one partition of documents.
-func newAbortWorld(t *testing.T, atPhase func(w *world, phase string)) *world {
+func newAbortWorld(t *testing.T, atPhase func(w *world, phase string), more ...func(*splitter.Config)) *world {
 	t.Helper()
 	var w *world
 	w = newWorld(t, func(cfg *splitter.Config) {
 		cfg.Backoff = 20 * time.Millisecond
+		for _, f := range more {
+			f(cfg)
+		}
 		cfg.AtPhase = func(phase string) { atPhase(w, phase) }
 	})
 	if err := w.store.CreateDatabase(t.Context(), "db", "b1"); err != nil {

@@ -283,6 +283,10 @@ func (s *Splitter) dropHome(ctx context.Context, h partition.Home) error {
 		return nil
 	}
 	_, err := b.Run(ctx, h.DB, bson.D{{Key: "drop", Value: h.Physical}, majority})
+	select {
+	case s.dropped <- struct{}{}:
+	default:
+	}
 	var we *wire.Error
 	if errors.As(err, &we) && we.Code == wire.NamespaceNotFound {
 		return nil

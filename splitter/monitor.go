@@ -16,8 +16,8 @@ import (
 // keepMaps is how long versions of maps are kept that are not the newest: longer than any process is likely to stall.
 const keepMaps = 2 * time.Hour
 
-// sweepEvery is how often collections that nothing names are looked for.
-const sweepEvery = time.Hour
+// trimEvery is how often those are looked for.
+const trimEvery = time.Hour
 
 // Run looks at sizes until ctx ends: it splits partitions that are over their limit, one at a time, and moves everything off backends that
 // are being drained. It does none of that while the balancer is stopped. It also ends what other processes, dead ones, began.
@@ -25,21 +25,20 @@ func (s *Splitter) Run(ctx context.Context) {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(func() { s.takeOvers(ctx) })
-	s.Sweep(ctx)
+	beside.Go(func() { s.sweeps(ctx) })
 	if s.cfg.MonitorEvery < 0 {
 		<-ctx.Done()
 		return
 	}
 	t := time.NewTicker(s.cfg.MonitorEvery)
 	defer t.Stop()
-	sweep := time.NewTicker(sweepEvery)
-	defer sweep.Stop()
+	trim := time.NewTicker(trimEvery)
+	defer trim.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-sweep.C:
-			s.Sweep(ctx)
+		case <-trim.C:
 			if err := s.cfg.Catalog.TrimMaps(ctx, time.Now().Add(-keepMaps)); err != nil && ctx.Err() == nil {
 				s.log.Warn().Err(err).Msg("old versions of maps are not trimmed")
 			}

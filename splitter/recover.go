@@ -3,14 +3,10 @@ package splitter
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
-
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
-	"github.com/shardway/shardway/wire"
 )
 
 // takeOvers looks again and again, until ctx ends, for records that their owners do not renew any more, and takes them over: a record of which nothing has
@@ -101,107 +97,4 @@ func (s *Splitter) expireLike(ctx context.Context, rec *catalog.Reshape) error {
 		outputs[i] = partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
 	}
 	return s.expire(ctx, info.indexes, outputs)
-}
-
-// Sweep drops physical collections that neither a newest map nor the record of a reshape names: mongod makes a dropped collection
-// anew for a write that arrives late.
-func (s *Splitter) Sweep(ctx context.Context) {
-	for _, b := range s.cfg.Backends.All() {
-		bctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-		if err := s.sweepOne(bctx, b.ID()); err != nil && ctx.Err() == nil {
-			s.log.Warn().Err(err).Str("backend", b.ID()).Msg("not swept for collections that nothing names")
-		}
-		cancel()
-	}
-}
-
-func (s *Splitter) sweepOne(ctx context.Context, id string) error {
-	body, err := s.cfg.Backends.Get(id).Run(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
-	if err != nil {
-		return err
-	}
-	var list struct {
-		Databases []struct {
-			Name string `bson:"name"`
-		} `bson:"databases"`
-	}
-	if err := bson.Unmarshal(body, &list); err != nil {
-		return err
-	}
-	for _, d := range list.Databases {
-		if catalog.IsInternalDB(d.Name) || d.Name == "local" || d.Name == "config" || d.Name == "admin" {
-			continue
-		}
-		if err := s.sweepDB(ctx, id, d.Name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
-	all, err := s.cfg.Backends.Get(id).Client().Database(db).ListCollectionNames(ctx, bson.D{})
-	if err != nil {
-		return err
-	}
-	known := s.knownHomes(id, db)
-	for _, name := range all {
-		// The buckets of a time-series collection go with it.
-		if !catalog.IsPhysicalName(name) || known[name] || strings.HasPrefix(name, "system.") {
-			continue
-		}
-		h := partition.Home{Backend: id, DB: db, Physical: name}
-		needed, err := s.needed(ctx, db+"."+catalog.LogicalName(name), h)
-		if err != nil {
-			return err
-		}
-		if needed {
-			continue
-		}
-		s.log.Info().Str("backend", id).Str("db", db).Str("physical", name).Msg("dropping a physical collection that nothing names")
-		var we *wire.Error
-		if err := s.dropHome(ctx, h); err != nil && !(errors.As(err, &we) && we.Code == wire.NamespaceNotFound) {
-			return err
-		}
-	}
-	return nil
-}
-
-// knownHomes are the physical collections of a database on a backend that the snapshot's maps name, for which the catalog need not be asked one by one.
-func (s *Splitter) knownHomes(backendID, db string) map[string]bool {
-	known := map[string]bool{}
-	for ns, m := range s.cfg.Catalog.Snapshot().Maps {
-		if in, _ := catalog.SplitNS(ns); in != db {
-			continue
-		}
-		for _, p := range m.Partitions {
-			if p.Backend == backendID {
-				known[p.Physical] = true
-			}
-		}
-	}
-	return known
-}
-
-// needed reports whether a physical collection is named by the newest map of any namespace or by a live record. Records are read before the
-// map: what a record names moves into the map, never the other way.
-func (s *Splitter) needed(ctx context.Context, ns string, h partition.Home) (bool, error) {
-	s.mu.Lock()
-	_, busy := s.locks[ns]
-	s.mu.Unlock()
-	if busy {
-		return true, nil // whoever changes the map of ns cleans up himself
-	}
-	records, err := s.cfg.Catalog.ReshapesNow(ctx)
-	if err != nil {
-		return true, err
-	}
-	for _, r := range records {
-		for _, o := range append(append([]catalog.RecordedHome{}, r.Inputs...), r.Outputs...) {
-			if o.Backend == h.Backend && o.Physical == h.Physical {
-				return true, nil
-			}
-		}
-	}
-	return s.cfg.Catalog.Named(ctx, h.Backend, h.DB, h.Physical)
 }

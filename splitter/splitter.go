@@ -25,6 +25,8 @@ type Config struct {
 	MaxPartitionBytes int64
 	// MonitorEvery is how often sizes are looked at; 0 means every 10 s, negative never.
 	MonitorEvery time.Duration
+	// SweepAfter is how long after a drop what late writes have made anew is looked for; 0 means 30 s.
+	SweepAfter time.Duration
 	// PauseBudget is how long gates may stay closed before the attempt is given up; 0 means 1 s.
 	PauseBudget time.Duration
 	// Backoff is the pause after a failed attempt, doubled up to a minute; 0 means 1 s.
@@ -48,6 +50,7 @@ func (c *Config) setDefaults() {
 		}
 	}
 	def(&c.MonitorEvery, 10*time.Second)
+	def(&c.SweepAfter, 30*time.Second)
 	def(&c.PauseBudget, time.Second)
 	def(&c.Backoff, time.Second)
 	def(&c.StandalonePause, 10*time.Second)
@@ -81,6 +84,8 @@ type Splitter struct {
 	cancels map[string]context.CancelCauseFunc
 	// stuck are partitions that cannot be split, so that they are reported once.
 	stuck map[partition.Home]bool
+	// dropped is told of homes that were dropped.
+	dropped chan struct{}
 	// ctx ends with Close; wg counts what drains retired homes.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -94,7 +99,8 @@ func New(cfg Config) *Splitter {
 	cfg.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, id: bson.NewObjectID(), locks: map[string]*nsLock{}, asked: map[catalog.ID]chan struct{}{},
-		running: map[string]*reshape{}, cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{}}
+		running: map[string]*reshape{}, cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{},
+		dropped: make(chan struct{}, 1)}
 	s.copies.perSecond = cfg.CopyBytesPerSecond
 	cfg.Catalog.OnReshape(s.hear)
 	return s
