@@ -112,6 +112,15 @@ func (s *stub) serve(c net.Conn) {
 			if len(rest) < size {
 				break
 			}
+			if wait := s.wait(rest[:size]); wait > 0 {
+				if len(out) > 0 { // no reply waits for what comes after it
+					if _, err := c.Write(out); err != nil {
+						return
+					}
+					out = out[:0]
+				}
+				time.Sleep(wait)
+			}
 			out = s.answer(out, rest[:size])
 			rest = rest[size:]
 			if len(out) > 0 && (!s.batch || len(out) > 1<<20) {
@@ -131,6 +140,36 @@ func (s *stub) serve(c net.Conn) {
 	}
 }
 
+// wait is how long a message waits before it is answered.
+func (s *stub) wait(msg []byte) time.Duration {
+	if wire.OpCode(binary.LittleEndian.Uint32(msg[12:])) == wire.OpQuery {
+		return 0
+	}
+	body := bsoncore.Document(msg[wire.HeaderLen+5:])
+	body = body[:binary.LittleEndian.Uint32(body)]
+	e, _, ok := bsoncore.ReadElement(body[4:])
+	if !ok {
+		return 0
+	}
+	switch e.Key() {
+	case "find":
+		if ms, ok := body.Lookup("comment").AsInt64OK(); ok {
+			return time.Duration(ms) * time.Millisecond
+		}
+	case "getMore": // a change stream, on which nothing ever happens
+		if e.Value().Int64() > scanBatches {
+			return 100 * time.Millisecond
+		}
+	case "insert", "update", "delete", "findAndModify":
+		if s.delay > 0 {
+			if db, _ := body.Lookup("$db").StringValueOK(); db == "bench" {
+				return s.delay
+			}
+		}
+	}
+	return 0
+}
+
 // answer appends the reply to one message.
 func (s *stub) answer(out, msg []byte) []byte {
 	id := int32(binary.LittleEndian.Uint32(msg[4:]))
@@ -142,9 +181,6 @@ func (s *stub) answer(out, msg []byte) []byte {
 	e, _, ok := bsoncore.ReadElement(body[4:])
 	if !ok {
 		return out
-	}
-	if ms, ok := body.Lookup("comment").AsInt64OK(); ok {
-		time.Sleep(time.Duration(ms) * time.Millisecond)
 	}
 	start := len(out)
 	out = wire.AppendMsg(out, 1, id, 0, s.reply(string(e.KeyBytes()), body))
@@ -172,8 +208,7 @@ func (s *stub) reply(name string, body bsoncore.Document) []byte {
 		}
 		return s.empty
 	case "getMore":
-		if body.Lookup("getMore").Int64() > scanBatches { // a change stream, on which nothing ever happens
-			time.Sleep(100 * time.Millisecond)
+		if body.Lookup("getMore").Int64() > scanBatches {
 			return s.waiting
 		}
 		return s.next
@@ -181,10 +216,6 @@ func (s *stub) reply(name string, body bsoncore.Document) []byte {
 		return s.empty
 	case "listDatabases":
 		return s.databases
-	case "insert", "update", "delete", "findAndModify":
-		if db, _ := body.Lookup("$db").StringValueOK(); db == "bench" {
-			time.Sleep(s.delay)
-		}
 	}
 	return s.written
 }
