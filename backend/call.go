@@ -122,7 +122,7 @@ func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, d
 	}
 	at := now()
 	l := p.lane(shape, at)
-	c := p.choose(shape, l)
+	c := p.choose(shape, l, at)
 	if c == nil {
 		if until.IsZero() {
 			*until = time.Now().Add(b.cfg.SelectionTimeout)

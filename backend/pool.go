@@ -47,9 +47,9 @@ type pool struct {
 	// sharing has the connections that short requests share, as long as they have any (share.go); inFlight counts those requests.
 	sharing  []*conn
 	inFlight int
-	// singles counts the connections that requests of shapes that wait have for themselves, tuner says how many those may have together.
-	singles int
-	tuner   tuner
+	// singles counts the connections that requests of shapes that wait have for themselves, waiting says how many those may have together.
+	singles        int
+	waiting, boost tuner
 	// lastSlow is the last connection that was given to a request of a shape that waits, asked counts such requests.
 	lastSlow *conn
 	asked    uint
@@ -75,7 +75,7 @@ type grant struct {
 }
 
 func newPool(b *Backend, addr address.Address) *pool {
-	return &pool{b: b, addr: addr, all: make(map[*conn]struct{}), tuner: newTuner()}
+	return &pool{b: b, addr: addr, all: make(map[*conn]struct{}), waiting: tunerOfWaiting(), boost: tunerOfBoost()}
 }
 
 // dialError is a failure to make a connection: nothing of a request was sent.

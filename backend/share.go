@@ -13,7 +13,7 @@ const (
 	// maxShared is the largest message that shares a connection.
 	maxShared = 64 << 10
 	// A connection more is shared for every perConn requests in flight, from fewest to most; from perConnMost requests on each also beyond.
-	perConn, fewest, most = 8, 4, 16
+	perConn, fewest, most = 16, 4, 16
 	perConnMost, mostEver = 32, 64
 	// stalledAfter is how long a connection may go without a reply while others have some, before new requests avoid it.
 	stalledAfter = 10 * time.Millisecond
@@ -47,25 +47,25 @@ func (p *pool) lane(shape Shape, at time.Duration) lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	inFlight := p.inFlight + p.singles
-	p.tuner.step(at, p.replies.Load(), inFlight, len(p.sharing), p.b.cfg.MaxConns)
-	if inFlight < p.tuner.cap {
+	p.waiting.step(at, p.replies.Load(), inFlight, p.b.cfg.MaxConns, len(p.sharing) >= min(p.waiting.cap, inFlight))
+	if inFlight < p.waiting.cap {
 		return single
 	}
-	p.tuner.short = true
+	p.waiting.short = true
 	return many
 }
 
 // choose returns a connection for a request that may start at once: an idle one, or one that others use. nil says to get one.
-func (p *pool) choose(shape Shape, l lane) *conn {
+func (p *pool) choose(shape Shape, l lane, at time.Duration) *conn {
 	if l != single {
-		if c := p.join(l, false); c != nil {
+		if c := p.join(l, at, false); c != nil {
 			return c
 		}
 		if c := p.take(); c != nil {
 			p.mark(c, shape, l)
 			return c
 		}
-		return p.join(l, true)
+		return p.join(l, at, true)
 	}
 	if shape != 0 {
 		if c := p.probe(shape); c != nil {
@@ -81,9 +81,14 @@ func (p *pool) choose(shape Shape, l lane) *conn {
 
 // join returns a shared connection, the one with the fewest requests. It returns nil when another one should be shared too; with must
 // only when that one may be made at once.
-func (p *pool) join(l lane, must bool) *conn {
+func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if l == few && !must && p.inFlight >= 2*fewest {
+		width := p.width(few)
+		p.boost.short = p.boost.short || p.inFlight >= 2*width && width < mostEver
+		p.boost.step(at, p.replies.Load(), p.inFlight, mostBoost, len(p.sharing) >= p.width(few))
+	}
 	var newest int64 // when any of them had a reply
 	for _, c := range p.sharing {
 		newest = max(newest, c.progress.Load())
@@ -124,9 +129,9 @@ func (p *pool) join(l lane, must bool) *conn {
 func (p *pool) width(l lane) int {
 	n := p.inFlight + 1
 	if l == many {
-		return min(n, p.tuner.cap)
+		return min(n, p.waiting.cap)
 	}
-	return min(max(n/perConn, fewest, n/perConnMost), max(most, n/perConnMost), mostEver)
+	return min(p.boost.cap*min(max(n/perConn, fewest, n/perConnMost), max(most, n/perConnMost)), mostEver)
 }
 
 // mark notes for what a connection was taken; with a lane that shares, others may join it.

@@ -5,6 +5,8 @@ import "time"
 const (
 	// leastCap is how many connections requests that seem to wait may always have, each its own: so few cost a server nothing.
 	leastCap = 32
+	// mostBoost bounds by how much more connections than usual requests are shared that do not seem to wait.
+	mostBoost = 16
 	// A window is at least tuneWindow long and has a reply for every connection, unless those take more than tuneLongest.
 	tuneWindow, tuneLongest = 100 * time.Millisecond, time.Second
 	// tuneSettle is how long a trial runs before it is measured, tuneDial how long at most it waits for its connections.
@@ -15,14 +17,15 @@ const (
 	tuneStale = 300 * time.Millisecond
 )
 
-// tuner learns by trying how many connections to a host pay. A request that waits behind others because its server has too much to do looks like one that
-// waits for something else; but more connections help the latter only. So requests that seem to wait may have some connections, and when
-// they have all of them in use, twice as many are tried for a moment: if the host then answers more, they stay, and if half as many do as well, these are
-// enough. Guarded by pool.mu.
+// tuner learns by trying how many connections to a host pay: at the limit, twice as many are tried for a moment, and stay if the host then answers more; if half
+// as many do as well, these are enough. A pool has two. One is for requests that seem to wait: behind others on a busy server they do so just as on
+// one that waits for something else, but more connections help the latter only. The other is for those that do not, and share few connections: a server
+// of many cores serves as many requests at once as there are connections. Guarded by pool.mu.
 type tuner struct {
-	// cap is how many connections such requests may have.
-	cap int
-	// short says that a request found all of them in use since the window began.
+	// cap is the limit, least where it begins. gain is which part of what more connections may bring at best they must.
+	cap, least int
+	gain       float64
+	// short says that a request met the limit since the window began.
 	short bool
 
 	phase tunePhase
@@ -45,10 +48,15 @@ const (
 	tuneMeasuring
 )
 
-func newTuner() tuner { return tuner{cap: leastCap} }
+// tunerOfWaiting limits the connections of requests that seem to wait.
+func tunerOfWaiting() tuner { return tuner{cap: leastCap, least: leastCap, gain: 0.5} }
 
-// step is called for every request that seems to wait: replies is how many the host has given, ever, inFlight how many requests it has, most the largest cap.
-func (t *tuner) step(at time.Duration, replies uint64, inFlight, sharing, most int) {
+// tunerOfBoost multiplies the connections of those that do not.
+func tunerOfBoost() tuner { return tuner{cap: 1, least: 1, gain: 0.3} }
+
+// step is called for every request concerned: replies is how many the host has given, ever, inFlight how many requests it has, most the largest cap. ready
+// says that the connections which the cap allows are there.
+func (t *tuner) step(at time.Duration, replies uint64, inFlight, most int, ready bool) {
 	if at-t.asked > tuneStale {
 		if t.phase != tuneSteady {
 			t.cap = t.was
@@ -59,7 +67,7 @@ func (t *tuner) step(at time.Duration, replies uint64, inFlight, sharing, most i
 	took, n := at-t.since, replies-t.replies
 	switch t.phase {
 	case tuneSettling:
-		if took >= tuneDial || took >= tuneSettle && (t.down || sharing >= min(t.cap, inFlight)) {
+		if took >= tuneDial || took >= tuneSettle && (t.down || ready) {
 			t.begin(tuneMeasuring, at, replies)
 		}
 		return
@@ -88,11 +96,11 @@ func (t *tuner) begin(phase tunePhase, at time.Duration, replies uint64) {
 // try begins a trial, if there is one to make.
 func (t *tuner) try(rate float64, inFlight, most int) {
 	more := t.short && inFlight > t.cap && t.cap < most
-	fewer := t.cap > leastCap && inFlight > leastCap
+	fewer := t.cap > t.least && inFlight > t.least
 	switch {
 	case fewer && (t.down || !more):
 		t.was, t.down = t.cap, true
-		t.cap = max(leastCap, min(t.cap, inFlight)/2)
+		t.cap = max(t.least, min(t.cap, inFlight)/2)
 	case more:
 		t.was, t.down = t.cap, false
 		t.cap = min(2*t.cap, most)
@@ -107,8 +115,7 @@ func (t *tuner) judge(at time.Duration, rate float64, inFlight int) {
 	t.phase = tuneSteady
 	pays := rate >= 0.8*t.base
 	if !t.down {
-		// Half of what it brings where each request simply waits.
-		pays = rate > 0 && rate >= t.base*(1+float64(min(t.cap, inFlight)-t.was)/float64(t.was)/2)
+		pays = rate > 0 && rate >= t.base*(1+t.gain*float64(min(t.cap, inFlight)-t.was)/float64(t.was))
 	}
 	if pays && t.cap != t.was {
 		t.pause, t.next = 0, at

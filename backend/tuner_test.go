@@ -15,7 +15,7 @@ func play(t *tuner, from, length time.Duration, inFlight int, perSecond func(con
 		if inFlight >= t.cap {
 			t.short = true
 		}
-		t.step(at, uint64(replies), inFlight, min(t.cap, inFlight), 1000)
+		t.step(at, uint64(replies), inFlight, 1000, true)
 		caps[t.cap] += step
 	}
 	return caps
@@ -42,7 +42,7 @@ func TestTuner(t *testing.T) {
 		"few requests need no trial":                     {20, waiting(10 * time.Millisecond), leastCap},
 		"one that nothing comes from has no more either": {1000, func(int) float64 { return 0 }, leastCap},
 	} {
-		tn := newTuner()
+		tn := tunerOfWaiting()
 		play(&tn, time.Hour, 9*time.Second, c.inFlight, c.perSecond)
 		caps := play(&tn, time.Hour+9*time.Second, 20*time.Second, c.inFlight, c.perSecond)
 		var most int
@@ -59,7 +59,7 @@ func TestTuner(t *testing.T) {
 
 // A host that changes its kind gets what suits it within ten seconds.
 func TestTunerFollows(t *testing.T) {
-	tn := newTuner()
+	tn := tunerOfWaiting()
 	at := time.Hour
 	for round := range 3 {
 		play(&tn, at, 10*time.Second, 400, waiting(10*time.Millisecond))
@@ -73,5 +73,32 @@ func TestTunerFollows(t *testing.T) {
 			t.Errorf("round %d, computing: %v", round, caps)
 		}
 		at += 40 * time.Second // with a rest, in which a trial may have been under way
+	}
+}
+
+// Few connections are shared, and more where the server has cores for them.
+func TestTunerOfBoost(t *testing.T) {
+	for name, c := range map[string]struct {
+		perSecond func(boost int) float64
+		want      int
+	}{
+		"two cores":             {func(boost int) float64 { return 20_000 - 200*float64(boost) }, 1},
+		"thirty-two cores":      {func(boost int) float64 { return min(float64(4*boost), 32) * 10_000 }, 8},
+		"more than are allowed": {func(boost int) float64 { return float64(boost) * 10_000 }, mostBoost},
+	} {
+		tn := tunerOfBoost()
+		at, replies := time.Hour, 0.0
+		caps := map[int]int{}
+		for i := range 20_000 {
+			replies += c.perSecond(tn.cap) / 1000
+			tn.short = true
+			tn.step(at, uint64(replies), 256, mostBoost, true)
+			if at += time.Millisecond; i >= 10_000 {
+				caps[tn.cap]++
+			}
+		}
+		if caps[c.want] < 8000 {
+			t.Errorf("%s: %v, want %d most of the time", name, caps, c.want)
+		}
 	}
 }
