@@ -45,3 +45,11 @@ func (b *Backend) Stats() Stats {
 	}
 	return s
 }
+
+// ShortReplies counts the replies to requests that had a shape: clients' short ones.
+func (b *Backend) ShortReplies() (n uint64) {
+	for _, p := range *b.pools.Load() {
+		n += p.replies.Load()
+	}
+	return n
+}

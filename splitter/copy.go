@@ -24,7 +24,7 @@ const (
 	// readBytes is about how much is read again at once.
 	readBytes = 8 << 20
 	// copyWriters is how many batches are written at the same time.
-	copyWriters = 2
+	copyWriters = 3
 )
 
 // collection is a home through the driver, read and written with majority.
@@ -203,6 +203,7 @@ func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches cha
 // writeBatches writes batches until there are no more, and rests after each unless clients wait for the end.
 func (r *reshape) writeBatches(ctx context.Context, batches <-chan *batch) error {
 	var p pace
+	served := r.served()
 	for b := range batches {
 		if !r.held {
 			if err := r.s.copies.wait(ctx, b.bytes); err != nil {
@@ -216,11 +217,32 @@ func (r *reshape) writeBatches(ctx context.Context, batches <-chan *batch) error
 		if r.held {
 			continue
 		}
-		if err := pause(ctx, p.rest(b.n, b.bytes, time.Since(began))); err != nil {
+		before := served
+		served = r.served()
+		if err := pause(ctx, p.rest(b.n, b.bytes, time.Since(began), served != before)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// served counts the clients' short requests that this process has seen answered by the backends of the reshape.
+func (r *reshape) served() uint64 {
+	seen := map[string]bool{}
+	var n uint64
+	count := func(id string) {
+		if b := r.s.cfg.Backends.Get(id); b != nil && !seen[id] {
+			seen[id] = true
+			n += b.ShortReplies()
+		}
+	}
+	for _, p := range r.inputs {
+		count(p.Backend)
+	}
+	for _, o := range r.outputs {
+		count(o.Backend)
+	}
+	return n
 }
 
 // batch is documents for the outputs.

@@ -7,8 +7,10 @@ import (
 )
 
 const (
-	// copyRest is the part of a batch's time that the copy rests after it when nothing is in its way.
+	// copyRest is the part of a batch's time that the copy rests after it beside clients, when nothing is in its way.
 	copyRest = 4
+	// alike is how much longer a batch may take than at best and still seem to be alone on its servers.
+	alike = 1.25
 	// maxSlowdown bounds how many times longer it rests when others use the servers too, maxRest the rest itself, so that every copy ends.
 	maxSlowdown = 16
 	maxRest     = 2 * time.Second
@@ -19,14 +21,14 @@ const (
 )
 
 // pace says how long one copy rests after a batch. What the foreground feels, the copy's own writes feel: when they take longer than they have taken at
-// best, somebody else wants the servers, and the copy rests longer.
+// best, somebody else wants the servers, and the copy rests longer. It does not rest while it is alone there, as far as can be seen.
 type pace struct {
 	// best is the time that a unit of work has taken at best, in seconds; 0 before the first batch.
 	best float64
 }
 
-// rest returns the rest after a batch that took so long.
-func (p *pace) rest(docs int, bytes int64, took time.Duration) time.Duration {
+// rest returns the rest after a batch that took so long; served says that clients' requests were served meanwhile.
+func (p *pace) rest(docs int, bytes int64, took time.Duration, served bool) time.Duration {
 	work := float64(bytes) + float64(docs)*perDocument
 	if work == 0 || took <= 0 {
 		return 0
@@ -36,6 +38,9 @@ func (p *pace) rest(docs int, bytes int64, took time.Duration) time.Duration {
 		p.best = each
 	}
 	slowdown := min(each/p.best, maxSlowdown)
+	if !served && slowdown < alike {
+		return 0
+	}
 	return min(time.Duration(float64(took/copyRest)*slowdown), maxRest)
 }
 

@@ -11,30 +11,36 @@ import (
 
 func TestPaceFollowsTheForeground(t *testing.T) {
 	var p pace
-	if got := p.rest(100, 1<<20, 100*time.Millisecond); got != 25*time.Millisecond {
+	if got := p.rest(100, 1<<20, 100*time.Millisecond, true); got != 25*time.Millisecond {
 		t.Errorf("the first rest: %v", got)
 	}
-	if got := p.rest(100, 1<<20, 50*time.Millisecond); got != 12500*time.Microsecond {
+	if got := p.rest(100, 1<<20, 50*time.Millisecond, true); got != 12500*time.Microsecond {
 		t.Errorf("a quicker batch: %v", got)
 	}
-	alone := p.rest(100, 1<<20, 50*time.Millisecond)
-	busy := p.rest(100, 1<<20, 200*time.Millisecond) // four times as long: the share of its time that it works falls from 4/5 to 1/2
+	alone := p.rest(100, 1<<20, 50*time.Millisecond, true)
+	busy := p.rest(100, 1<<20, 200*time.Millisecond, true) // four times as long: the share of its time that it works falls from 4/5 to 1/2
 	if alone > 13*time.Millisecond || busy < 190*time.Millisecond || busy > 200*time.Millisecond {
 		t.Errorf("alone it rests %v, beside others %v", alone, busy)
 	}
-	if got := p.rest(100, 1<<20, time.Minute); got != maxRest {
+	if got := p.rest(100, 1<<20, time.Minute, true); got != maxRest {
 		t.Errorf("a stalled server: %v", got)
 	}
-	if got := p.rest(100, 2<<20, 100*time.Millisecond); got > 27*time.Millisecond {
+	if got := p.rest(100, 2<<20, 100*time.Millisecond, true); got > 27*time.Millisecond {
 		t.Errorf("twice the work in twice the time: %v", got)
 	}
 	for range 1000 { // slower for good
-		p.rest(100, 1<<20, 200*time.Millisecond)
+		p.rest(100, 1<<20, 200*time.Millisecond, true)
 	}
-	if got := p.rest(100, 1<<20, 200*time.Millisecond); got > 52*time.Millisecond {
+	if got := p.rest(100, 1<<20, 200*time.Millisecond, true); got > 52*time.Millisecond {
 		t.Errorf("after a thousand batches as slow: %v", got)
 	}
-	if got := p.rest(0, 0, 0); got != 0 {
+	if got := p.rest(100, 1<<20, 200*time.Millisecond, false); got != 0 {
+		t.Errorf("alone: %v", got)
+	}
+	if got := p.rest(100, 1<<20, 400*time.Millisecond, false); got < 190*time.Millisecond {
+		t.Errorf("beside somebody whom another proxy serves: %v", got)
+	}
+	if got := p.rest(0, 0, 0, true); got != 0 {
 		t.Errorf("nothing: %v", got)
 	}
 }
