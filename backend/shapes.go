@@ -22,7 +22,7 @@ const (
 
 // shapes remembers, for each shape, about how long a server takes for a request: not its mean, which grows with the load of a server that computes,
 // but about its median as seen between the replies to two requests of which the second was waiting when the first was done. A server that computes answers
-// those in quick succession however much it has to do; one that waits does not. The zero value knows nothing and takes every shape for short.
+// those in quick succession, unless its other connections keep it busy; one that waits does not. The zero value knows nothing and takes every shape for short.
 type shapes struct {
 	// slots has for each shape the upper half of its hash and the nanoseconds. Shapes that meet in a slot forget each other.
 	slots [shapeSlots]atomic.Uint64

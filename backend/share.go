@@ -7,7 +7,8 @@ import (
 
 // Which connection a short request gets. A server that computes answers many requests of one connection as fast as it would those of many
 // connections, or faster: few are best. A server that waits (for other members of its set, or for a disk) serves a connection's requests one after the
-// other all the same, so each needs a connection of its own. Which of the two it is, is learned for each shape of request (shapes.go).
+// other all the same, so each needs a connection of its own. Which of the two it seems to be is learned for each shape of request (shapes.go);
+// whether more connections pay is tried (tuner.go).
 
 const (
 	// maxShared is the largest message that shares a connection.
