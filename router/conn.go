@@ -313,9 +313,11 @@ func (c *Conn) handle(ctx context.Context, m wire.Message) error {
 }
 
 func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compressor) error {
-	if how == wire.NoCompression && looksLikeFind(m.Buf.B) {
-		if taken, err := c.answerPoint(ctx, m); taken {
-			return err
+	if how == wire.NoCompression {
+		if kind := c.r.pointKind(m.Buf.B); kind != nil {
+			if taken, err := c.answerPoint(ctx, m, kind); taken {
+				return err
+			}
 		}
 	}
 	var msg wire.Msg

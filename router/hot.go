@@ -12,28 +12,44 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
-// The hot path: a find of one document by its shard key, from the client's socket to the backend's and back.
+// The hot path: a find, insert, update or delete of one document by its shard key, from the client's socket to the backend's and back.
 //
 //	serve       reads the message                                  (conn.go)
 //	answerPoint begins here
-//	point.read  takes the command's fields, the partition, a shape
-//	point.ask   passes the gate, looks at the lease, sends, waits, looks again
+//	point.take  takes the command's fields, the partition, a shape
+//	point.ask   passes the gate
+//	point.find  looks at the lease, sends, waits, looks again; or
+//	point.write does the same, and again if it must                (hot_write.go)
 //	point.reply copies the answer under the client's names and writes it
 //
-// It does nothing that dispatch and find (find.go) do not do, and leaves to them whatever is not plain: a field that it does not know, a field
-// twice, a type that is not the usual one, a malformed value. So they alone say what is an error. It allocates nothing; docs/performance.md
+// It does nothing that dispatch, find (find.go) and write (writes.go) do not do, and leaves to them whatever is not plain: a field that it does not know, a
+// field twice, a type that is not the usual one, a malformed value. So they alone say what is an error. It allocates nothing; docs/performance.md
 // says what each part costs.
 
-// point is such a find on its way. They are pooled: a connection has one only while it answers.
+// point is such a command on its way. They are pooled: a connection has one only while it answers.
 type point struct {
+	kind   *pointKind
 	q      Request
 	msg    wire.Msg
+	seen   field // in the body
+	db     []byte
 	target shardkey.Target
 	ns     []byte
 	filter bson.Raw
+
+	// Of a find.
+	limit int64
+	sorts bool
+
+	// Of a write: its only statement, an update's u, and what the backend counted.
+	stmt        bson.Raw
+	update      bsoncore.Value
+	ordered     bool
+	n, modified int64
 
 	coll  *partition.Collection
 	parts []*partition.Part // the one
@@ -41,6 +57,53 @@ type point struct {
 	// lent says that a handler may have kept the request.
 	lent bool
 }
+
+// pointKind is what the commands that the hot path answers differ in. Static after New.
+type pointKind struct {
+	command *Command
+	// begins is what a body of this command has behind its length.
+	begins string
+	fields field
+	mode   partition.Mode
+	// write is nil for a find.
+	write *writeKind
+	to    *targeted
+	shape shape
+}
+
+// pointKinds returns the rows of a router's hot path.
+func pointKinds(r *Router) []pointKind {
+	kinds := []pointKind{
+		{command: r.commands["find"], fields: fieldsOfFind, mode: partition.Read, to: &r.stats.toFind},
+		{command: r.commands["insert"], fields: fieldsOfWrite, mode: partition.Write, write: &inserts},
+		{command: r.commands["update"], fields: fieldsOfWrite, mode: partition.Write, write: &updates},
+		{command: r.commands["delete"], fields: fieldsOfWrite, mode: partition.Write, write: &deletes},
+	}
+	for i := range kinds {
+		k := &kinds[i]
+		k.begins, k.shape = "\x02"+k.command.Name+"\x00", shapeOf(k.command.Name)
+		if k.write != nil {
+			k.to = k.write.targeted(&r.stats)
+		}
+	}
+	return kinds
+}
+
+// pointKind returns what the hot path may do with a message, nil for nothing.
+func (r *Router) pointKind(msg []byte) *pointKind {
+	if len(msg) < bodyAt+5 {
+		return nil
+	}
+	for i := range r.points {
+		if k := &r.points[i]; len(msg) > bodyAt+4+len(k.begins) && string(msg[bodyAt+4:bodyAt+4+len(k.begins)]) == k.begins {
+			return k
+		}
+	}
+	return nil
+}
+
+// bodyAt is where the body of an OP_MSG begins, if it is the first section.
+const bodyAt = wire.HeaderLen + 4 + 1
 
 var points = sync.Pool{New: func() any { return &point{ns: make([]byte, 0, maxNS+1), parts: make([]*partition.Part, 0, 1)} }}
 
@@ -55,25 +118,16 @@ func (p *point) release() {
 
 // forget forgets all but the memory that can be used again.
 func (p *point) forget() {
-	p.q, p.msg, p.filter, p.coll, p.parts = Request{}, wire.Msg{}, nil, nil, p.parts[:0]
 	clear(p.target.Values)
+	*p = point{target: p.target, ns: p.ns[:0], parts: p.parts[:0]}
 }
 
-// looksLikeFind reports whether a message's first section begins with a find.
-func looksLikeFind(msg []byte) bool {
-	const begin = "\x02find\x00"
-	return len(msg) > bodyAt+4+len(begin) && string(msg[bodyAt+4:bodyAt+4+len(begin)]) == begin
-}
-
-// bodyAt is where the body of an OP_MSG with one section begins.
-const bodyAt = wire.HeaderLen + 4 + 1
-
-// answerPoint answers a find of one document by its key. Others it does not take; an error ends the connection.
-func (c *Conn) answerPoint(ctx context.Context, m wire.Message) (taken bool, err error) {
+// answerPoint answers a command of that kind. Those that are not plain it does not take; an error ends the connection.
+func (c *Conn) answerPoint(ctx context.Context, m wire.Message, kind *pointKind) (taken bool, err error) {
 	p := points.Get().(*point)
 	defer p.release()
 	p.q.Conn, p.q.Msg, p.q.Started = c, &p.msg, time.Now()
-	if wire.ParseMsg(m, &p.msg) != nil || !p.read(c.r) {
+	if !p.take(c.r, m, kind) {
 		return false, nil
 	}
 	told, lost := p.answer(ctx, c, m)
@@ -83,112 +137,153 @@ func (c *Conn) answerPoint(ctx context.Context, m wire.Message) (taken bool, err
 	return true, lost
 }
 
-// fields of a find that the hot path knows; each may come once.
+// field is one of a command's fields, or several of them.
+type field uint
+
+// The fields that the hot path knows; each may come once.
 const (
-	fieldFilter = 1 << iota
+	fieldSession field = 1 << iota
+	fieldDB
+	fieldClusterTime
+	fieldReadPreference
+
+	fieldFilter
 	fieldLimit
 	fieldSingleBatch
 	fieldProjection
 	fieldSort
-	fieldSession
-	fieldDB
-	fieldClusterTime
-	fieldReadPreference
+
+	fieldTxnNumber
+	fieldWriteConcern
+	fieldOrdered
+	fieldStatements
+
+	fieldsOfAll   = fieldSession | fieldDB | fieldClusterTime | fieldReadPreference
+	fieldsOfFind  = fieldsOfAll | fieldFilter | fieldLimit | fieldSingleBatch | fieldProjection | fieldSort
+	fieldsOfWrite = fieldsOfAll | fieldTxnNumber | fieldWriteConcern | fieldOrdered | fieldStatements
 )
 
-// read reports whether the message in p.msg is a find that the hot path answers, and plans it.
-func (p *point) read(r *Router) bool {
-	q := &p.q
-	if p.msg.Flags != 0 || len(p.msg.Sequences) != 0 || r.params.requireAPIVersion.Load() {
+// take reports whether the hot path answers m, which seems to be of that kind, and plans it.
+func (p *point) take(r *Router, m wire.Message, kind *pointKind) bool {
+	if wire.ParseMsg(m, &p.msg) != nil || p.msg.Flags != 0 || r.params.requireAPIVersion.Load() {
 		return false
 	}
-	var seen int
-	var filter bsoncore.Document
-	var limit int64
-	var db []byte
-	shape := shapeOf("find")
-	rem := p.msg.Body[4:]
-	for first := true; len(rem) > 1; first = false {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok || unusual(elem) {
-			return false
-		}
-		rem = rest
-		key, v := elem.KeyBytes(), elem.Value()
-		if first {
-			if string(key) != "find" || v.Type != bsoncore.TypeString {
-				return false
-			}
-			q.First = v
-			continue
-		}
-		var field int
-		switch string(key) {
-		case "filter":
-			field, ok = fieldFilter, v.Type == bsoncore.TypeEmbeddedDocument
-			filter = v.Data
-		case "limit":
-			field = fieldLimit
-			limit, ok = v.AsInt64OK()
-			ok = ok && v.Type != bsoncore.TypeDouble
-		case "singleBatch":
-			field, ok = fieldSingleBatch, v.Type == bsoncore.TypeBoolean
-		case "projection":
-			field, ok = fieldProjection, v.Type == bsoncore.TypeEmbeddedDocument && checkProjection(v.Data) == nil
-		case "sort":
-			field, ok = fieldSort, v.Type == bsoncore.TypeEmbeddedDocument
-			shape = shape.and(key)
-		case "lsid":
-			field, ok = fieldSession, q.parseSession(v) == nil
-		case "$db":
-			field, ok = fieldDB, v.Type == bsoncore.TypeString
-			db = textOf(v)
-		case "$clusterTime":
-			field, ok = fieldClusterTime, v.Type == bsoncore.TypeEmbeddedDocument
-		case "$readPreference":
-			field, ok = fieldReadPreference, isPrimary(v)
-		default:
-			ok = false
-		}
-		if !ok || seen&field != 0 {
-			return false
-		}
-		seen |= field
-	}
-	if len(rem) != 1 || rem[0] != 0 || q.First.Type == 0 || seen&fieldDB == 0 || limit < 1 || limit > shortLimit {
+	p.kind, p.ordered = kind, true
+	it := element.In(p.msg.Body)
+	var e element.Element
+	if !it.Next(&e) || string(e.Key) != kind.command.Name || !isText(&e) {
 		return false
 	}
-	return p.plan(r, db, filter, shape)
+	p.q.First = e.Value()
+	for it.Next(&e) {
+		f, ok := p.read(&e)
+		if !ok || f&kind.fields == 0 || f&p.seen != 0 {
+			return false
+		}
+		p.seen |= f
+	}
+	if it.Malformed() || p.seen&fieldDB == 0 {
+		return false
+	}
+	p.ns = append(append(append(p.ns[:0], p.db...), '.'), textOf(p.q.First)...)
+	if kind.write != nil {
+		return p.readWrite() && p.place(r)
+	}
+	return p.readFind() && p.place(r)
 }
 
-// plan finds the one partition that the filter concerns.
-func (p *point) plan(r *Router, db []byte, filter bsoncore.Document, shape shape) bool {
-	p.ns = append(append(append(p.ns[:0], db...), '.'), textOf(p.q.First)...)
-	p.filter = bson.Raw(filter)
-	if len(filter) <= 5 || !p.place(r) {
+// read takes one field of the command; false when it is not plain.
+func (p *point) read(e *element.Element) (f field, ok bool) {
+	switch q := &p.q; string(e.Key) {
+	case "lsid":
+		return fieldSession, q.parseSession(e.Value()) == nil
+	case "$db":
+		p.db = textOf(e.Value())
+		return fieldDB, isText(e)
+	case "$clusterTime":
+		return fieldClusterTime, e.Type == bsoncore.TypeEmbeddedDocument
+	case "$readPreference":
+		return fieldReadPreference, isPrimary(e.Value())
+	case "filter":
+		p.filter = e.Data
+		return fieldFilter, e.Type == bsoncore.TypeEmbeddedDocument
+	case "limit":
+		p.limit, ok = e.Value().AsInt64OK()
+		return fieldLimit, ok && e.Type != bsoncore.TypeDouble
+	case "singleBatch":
+		return fieldSingleBatch, e.Type == bsoncore.TypeBoolean
+	case "projection":
+		return fieldProjection, e.Type == bsoncore.TypeEmbeddedDocument && checkProjection(e.Data) == nil
+	case "sort":
+		p.sorts = len(e.Data) > 5
+		return fieldSort, e.Type == bsoncore.TypeEmbeddedDocument
+	case "txnNumber":
+		if e.Type != bsoncore.TypeInt64 {
+			return 0, false
+		}
+		q.TxnNumber, q.HasTxn = e.Value().Int64(), true
+		return fieldTxnNumber, q.TxnNumber >= 0
+	case "writeConcern":
+		q.WriteConcern = e.Data
+		return fieldWriteConcern, e.Type == bsoncore.TypeEmbeddedDocument && plainConcern(e.Data)
+	case "ordered":
+		p.ordered = len(e.Data) == 1 && e.Data[0] == 1
+		return fieldOrdered, e.Type == bsoncore.TypeBoolean
+	case "documents", "updates", "deletes":
+		if p.kind.write == nil || string(e.Key) != p.kind.write.list || e.Type != bsoncore.TypeArray {
+			return 0, false
+		}
+		p.stmt, ok = only(e.Data)
+		return fieldStatements, ok
+	}
+	return 0, false
+}
+
+// readFind reports whether the rest of a find is plain.
+func (p *point) readFind() bool {
+	if len(p.msg.Sequences) != 0 || len(p.filter) <= 5 || p.limit < 1 || p.limit > shortLimit {
 		return false
 	}
-	p.shape = backend.Shape(shape.and(p.ns).filter(filter))
+	h := p.kind.shape.and(p.ns)
+	if p.sorts {
+		h = h.name("sort")
+	}
+	p.shape = backend.Shape(h.filter(bsoncore.Document(p.filter)))
 	return true
 }
 
-// place looks the partition up in the map as it is now.
+// place looks the partition up in the map as it is now; false when the general code must.
 func (p *point) place(r *Router) bool {
-	if p.coll = r.cfg.Table.View().Sharded(p.ns); p.coll == nil {
+	view := r.cfg.Table.View()
+	c := view.Sharded(p.ns)
+	if c == nil || c.Dropped() || len(c.DB) != len(p.db) {
 		return false
 	}
-	p.coll.Key.TargetInto(&p.target, p.filter, true)
-	if !p.target.Bound || len(p.target.Positions) != 1 {
+	pos, ok := p.position(c.Key)
+	if !ok {
 		return false
 	}
-	p.parts = append(p.parts[:0], p.coll.At(p.target.Positions[0]))
-	return true
+	p.coll, p.parts = c, append(p.parts[:0], c.At(pos))
+	return p.kind.write == nil || p.mayWrite(r, view, pos)
 }
 
-// answer answers the find, or reports an error for the client (told) or of the connection.
+// position returns where the one document is or goes; false unless that is one position.
+func (p *point) position(key *shardkey.Pattern) (shardkey.Position, bool) {
+	if p.kind.write == &inserts {
+		pos, err := key.Position(p.stmt)
+		return pos, err == nil
+	}
+	key.TargetInto(&p.target, p.filter, true)
+	if !p.target.Bound || len(p.target.Positions) != 1 {
+		return 0, false
+	}
+	return p.target.Positions[0], true
+}
+
+// answer answers the command, or reports an error for the client (told) or of the connection.
 func (p *point) answer(ctx context.Context, c *Conn, m wire.Message) (told, lost error) {
 	r, q := c.r, &p.q
-	q.Command, q.Name, q.DB = r.findCommand, r.findCommand.Name, p.coll.DB
+	q.Command, q.Name, q.DB = p.kind.command, p.kind.command.Name, p.coll.DB
 	r.stats.count(q.Command)
 	c.show(q)
 	got, reply, err := p.ask(ctx, r)
@@ -207,10 +302,15 @@ func (p *point) answer(ctx context.Context, c *Conn, m wire.Message) (told, lost
 	return nil, p.reply(c, m.Header.RequestID, got)
 }
 
-// ask sends the find to its partition and returns what came. Where a cursor was left open reply is the client's instead.
+// ask sends the command to its partition. It returns the reply of a find that is to be copied, the client's reply, or neither: then a write's is to be made of
+// what was counted.
 func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Reply, err error) {
+	if p.q.HasTxn && r.txns.open.Load() > 0 {
+		r.outrun(&p.q)
+	}
+	mode := p.kind.mode
 	for {
-		err := partition.Enter(ctx, p.parts, partition.Read)
+		err := partition.Enter(ctx, p.parts, mode)
 		if err == nil {
 			break
 		}
@@ -219,13 +319,21 @@ func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Re
 		}
 		if !p.place(r) { // dropped, or another key by now
 			p.lent = true
-			reply, err = r.find(ctx, &p.q)
+			reply, err = p.q.Command.Run(ctx, &p.q)
 			return got, reply, err
 		}
 	}
-	defer partition.Leave(p.parts, partition.Read)
+	defer partition.Leave(p.parts, mode)
+	p.kind.to.one.Add(1)
+	if p.kind.write != nil {
+		reply, err = p.write(ctx, r)
+		return got, reply, err
+	}
+	return p.find(ctx, r)
+}
 
-	r.stats.toFind.one.Add(1)
+// find sends a find. Where a cursor was left open reply is the client's.
+func (p *point) find(ctx context.Context, r *Router) (got backend.Reply, reply Reply, err error) {
 	part := p.parts[0]
 	buf := wire.GetBuffer(len(p.msg.Body) + 512)
 	buf.B = wire.AppendMsgStart(buf.B[:0])
@@ -254,13 +362,18 @@ func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Re
 	return backend.Reply{}, reply, err
 }
 
-// reply writes a backend's reply to the client, with the client's name of the collection.
+// reply writes the reply to the client: a backend's to a find under the client's name of the collection, or what was counted of a write.
 func (p *point) reply(c *Conn, to int32, got backend.Reply) error {
 	buf := wire.GetBuffer(len(got.Body) + len(p.ns) + 64)
 	defer buf.Release()
 	c.nextID++
 	buf.B = wire.AppendMsgStart(buf.B[:0])
-	buf.B = wire.Seal(appendRelayedCursor(buf.B, got.Body, 0, p.coll.NS), 0)
+	if p.kind.write == nil {
+		buf.B = appendRelayedCursor(buf.B, got.Body, 0, p.coll.NS)
+	} else {
+		buf.B = p.appendCounts(buf.B)
+	}
+	buf.B = wire.Seal(buf.B, 0)
 	got.Release()
 	wire.SetRequestID(buf.B, c.nextID)
 	wire.SetResponseTo(buf.B, to)
@@ -269,28 +382,26 @@ func (p *point) reply(c *Conn, to int32, got backend.Reply) error {
 
 // cursorID returns the id of the cursor in a reply that says ok: 1; false for any other reply.
 func cursorID(body []byte) (id int64, found bool) {
-	rem := body[4:]
+	it := element.In(body)
+	var e element.Element
 	var ok bool
-	for len(rem) > 1 {
-		elem, rest, valid := bsoncore.ReadElement(rem)
-		if !valid {
-			return 0, false
-		}
-		rem = rest
-		switch string(elem.KeyBytes()) {
+	for it.Next(&e) {
+		switch string(e.Key) {
 		case "ok":
-			n, number := elem.Value().AsFloat64OK()
+			n, number := e.Value().AsFloat64OK()
 			ok = number && n == 1
 		case "cursor":
-			id, found = bsoncore.Document(elem.Value().Data).Lookup("id").AsInt64OK()
+			v, _ := element.Lookup(e.Data, "id")
+			id, found = v.AsInt64OK()
 		}
 	}
-	return id, found && ok
+	return id, found && ok && !it.Malformed()
 }
 
-// unusual reports a string without its last zero, which ReadElement lets pass.
-func unusual(e bsoncore.Element) bool {
-	return bsoncore.Type(e[0]) == bsoncore.TypeString && e[len(e)-1] != 0
+// isText reports whether e is a string that ends as one.
+func isText(e *element.Element) bool {
+	text, ok := element.Text(e.Data)
+	return ok && e.Type == bsoncore.TypeString && e.Data[4+len(text)] == 0
 }
 
 // textOf returns the bytes of a string value.

@@ -48,12 +48,15 @@ func wireMessage(t testing.TB, cmd bson.D) wire.Message {
 // reads reports whether the hot path takes cmd.
 func reads(t testing.TB, r *Router, cmd bson.D) bool {
 	t.Helper()
+	return takes(r, wireMessage(t, cmd))
+}
+
+// takes reports whether the hot path takes m.
+func takes(r *Router, m wire.Message) bool {
 	p := points.Get().(*point)
 	defer p.release()
-	if err := wire.ParseMsg(wireMessage(t, cmd), &p.msg); err != nil {
-		t.Fatal(err)
-	}
-	return p.read(r)
+	kind := r.pointKind(m.Buf.B)
+	return kind != nil && p.take(r, m, kind)
 }
 
 // The hot path answers plain finds of one document, and leaves the rest alone.
@@ -176,21 +179,27 @@ func batchOf(reply bson.Raw) string {
 
 func roundTrip(t *testing.T, addr string, cmd bson.D) bson.Raw {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
+	return (&writeEnv{t: t, addr: addr}).exchange(wireMessage(t, cmd))
+}
+
+// exchange sends m on a connection of its own and returns the reply's body.
+func (e *writeEnv) exchange(m wire.Message) bson.Raw {
+	e.t.Helper()
+	c, err := net.Dial("tcp", e.addr)
 	if err != nil {
-		t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if _, err := c.Write(wireMessage(t, cmd).Buf.B); err != nil {
-		t.Fatal(err)
+	if _, err := c.Write(m.Buf.B); err != nil {
+		e.t.Fatal(err)
 	}
-	m, err := wire.NewReader(c).ReadMessage()
+	reply, err := wire.NewReader(c).ReadMessage()
 	if err != nil {
-		t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	var msg wire.Msg
-	if err := wire.ParseMsg(m, &msg); err != nil || m.Header.ResponseTo != 7 {
-		t.Fatal(m.Header, err)
+	if err := wire.ParseMsg(reply, &msg); err != nil || reply.Header.ResponseTo != 7 {
+		e.t.Fatal(reply.Header, err)
 	}
 	return msg.Body
 }
@@ -223,7 +232,7 @@ func frugal(t *testing.T, l net.Listener) {
 					out = wire.AppendReply(out[:0], 1, id, false, hello)
 				case bytes.HasPrefix(in[26:], []byte("find\x00")):
 					out = wire.AppendMsg(out[:0], 1, id, 0, found)
-				case bytes.HasPrefix(in[26:], []byte("insert\x00")), bytes.HasPrefix(in[26:], []byte("update\x00")):
+				case bytes.HasPrefix(in[26:], []byte("insert\x00")), bytes.HasPrefix(in[26:], []byte("update\x00")), bytes.HasPrefix(in[26:], []byte("delete\x00")):
 					out = wire.AppendMsg(out[:0], 1, id, 0, written)
 				default:
 					out = wire.AppendMsg(out[:0], 1, id, 0, hello)
@@ -241,7 +250,7 @@ func backendHello(addr string) bson.D {
 		"maxWireVersion", 21, "maxBsonObjectSize", 16<<20, "maxMessageSizeBytes", 48000000, "maxWriteBatchSize", 100000, "logicalSessionTimeoutMinutes", 30, "ok", 1.0)
 }
 
-// maxHotAllocs is what a targeted find may allocate in the whole process, from the client's request to its reply.
+// maxHotAllocs is what a targeted find or write may allocate in the whole process, from the client's request to its reply.
 const maxHotAllocs = 2
 
 var rewriteAllocations = flag.Bool("rewrite-allocations", false, "write testdata/allocations.txt anew; read the diff")
@@ -274,6 +283,7 @@ func TestHotPathAllocates(t *testing.T) {
 		{"retryable-insert", append(slices.Clone(insert), bson.E{Key: "txnNumber", Value: int64(1)}, bson.E{Key: "$db", Value: e.db})},
 		{"update", bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{d("q", d("k", 5, "_id", 1), "u", d("$set", d("a", 1)))}},
 			{Key: "lsid", Value: testSession}, {Key: "$db", Value: e.db}}},
+		{"delete", hotWrite(e.db, "delete")},
 	}
 	const file = "testdata/allocations.txt"
 	before, after := readAllocations(t, file), ""
@@ -284,8 +294,8 @@ func TestHotPathAllocates(t *testing.T) {
 		if was, known := before[r.name]; !*rewriteAllocations && (!known || allocs > was) {
 			t.Errorf("a %s costs %v allocations, it was %v: see %s", r.name, allocs, was, file)
 		}
-		if r.name == "find" && allocs > maxHotAllocs {
-			t.Errorf("a targeted find costs %v allocations, want at most %v", allocs, maxHotAllocs)
+		if allocs > maxHotAllocs {
+			t.Errorf("a targeted %s costs %v allocations, want at most %v", r.name, allocs, maxHotAllocs)
 		}
 	}
 	if *rewriteAllocations {
@@ -365,8 +375,8 @@ func BenchmarkDecision(b *testing.B) {
 			p := points.Get().(*point)
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := wire.ParseMsg(m, &p.msg); err != nil || !p.read(r) {
-					b.Fatal("not taken", err)
+				if !p.take(r, m, r.pointKind(m.Buf.B)) {
+					b.Fatal("not taken")
 				}
 				p.forget()
 			}

@@ -52,9 +52,9 @@ type Router struct {
 	cfg      Config
 	log      zerolog.Logger
 	commands map[string]*Command
-	// findCommand is find's row.
-	findCommand *Command
-	started     time.Time
+	// points are the commands that the hot path answers.
+	points  []pointKind
+	started time.Time
 	// processID is hello's topologyVersion.processId.
 	processID bson.ObjectID
 
@@ -112,7 +112,7 @@ func New(cfg Config) *Router {
 		"$listLocalSessions": r.aggregateSessions, "$listSessions": r.aggregateSessions,
 	}
 	r.commands = joinTables(r)
-	r.findCommand = r.commands["find"]
+	r.points = pointKinds(r)
 	ctx, stop := context.WithCancel(context.Background())
 	r.stopSweep, r.sweepDone = stop, make(chan struct{})
 	go func() {

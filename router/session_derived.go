@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -20,7 +21,8 @@ type sessionKey [16]byte
 // clientSession returns the id of the request's session. The request must have one.
 func (q *Request) clientSession() sessionKey {
 	var id sessionKey
-	_, data, _ := bsoncore.Document(q.Session).Lookup("id").BinaryOK()
+	v, _ := element.Lookup(q.Session, "id")
+	_, data, _ := v.BinaryOK()
 	copy(id[:], data)
 	return id
 }
@@ -28,14 +30,12 @@ func (q *Request) clientSession() sessionKey {
 // derive returns the id of the session under which a client's retryable writes go to one home. Parts of one batch do not shadow one another's transaction
 // number there, and what an input of a reshape has on record never answers for an output.
 func derive(client sessionKey, h partition.Home) sessionKey {
-	d := sha256.New()
-	d.Write([]byte("shardway retryable write\x00"))
-	d.Write(client[:])
-	d.Write([]byte(h.DB))
-	d.Write([]byte{0})
-	d.Write([]byte(h.Physical))
+	var room [512]byte // all of it, but for the longest names
+	text := append(room[:0], "shardway retryable write\x00"...)
+	text = append(append(append(append(text, client[:]...), h.DB...), 0), h.Physical...)
+	sum := sha256.Sum256(text)
 	var id sessionKey
-	copy(id[:], d.Sum(nil))
+	copy(id[:], sum[:])
 	id[6] = id[6]&0x0f | 0x80 // version 8: made by a rule of its own
 	id[8] = id[8]&0x3f | 0x80
 	return id

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -93,22 +94,21 @@ func (s *statement) parse(kind *writeKind, key *shardkey.Pattern, let bsoncore.V
 
 // mixesOperators reports whether an update document has both operators and fields, which a router refuses with a code of its own (mongos-behaviour §3.6).
 func mixesOperators(u bsoncore.Value) bool {
-	doc, ok := u.DocumentOK()
-	if !ok {
+	if u.Type != bsoncore.TypeEmbeddedDocument {
 		return false
 	}
 	var operators, fields bool
-	for rem := []byte(doc[4:]); len(rem) > 1; {
-		e, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			return false
-		}
-		rem = rest
-		if key := e.KeyBytes(); len(key) > 0 && key[0] == '$' {
+	it := element.In(u.Data)
+	var e element.Element
+	for it.Next(&e) {
+		if len(e.Key) > 0 && e.Key[0] == '$' {
 			operators = true
 		} else {
 			fields = true
 		}
+	}
+	if it.Malformed() {
+		return false
 	}
 	return operators && fields
 }

@@ -123,8 +123,11 @@ func newOutcome(reply *backend.Reply, err error) outcome {
 }
 
 // retriable reports whether the message may be sent again, being a retryable write.
-func (o *outcome) retriable() bool {
-	e := wire.AsError(o.err)
+func (o *outcome) retriable() bool { return retriable(o.err) }
+
+// retriable reports whether a retryable write that ended so may be sent again.
+func retriable(err error) bool {
+	e := wire.AsError(err)
 	return e != nil && e.Code.Retriable()
 }
 
@@ -154,10 +157,19 @@ func (b *writeBatch) merge(chunks []chunk, outcomes []outcome, into *writeResult
 
 const retryableWrite = "RetryableWriteError"
 
-// commandError is what a client is told when a message failed as a whole. The label says that the driver may send the command again.
+// commandError is what a client is told when a message failed as a whole.
 func (b *writeBatch) commandError(o outcome) *wire.Error {
-	e := *wire.AsError(o.err)
-	if b.q.retryable() && !o.unknown && e.Code.Retriable() && !e.HasLabel(retryableWrite) {
+	if o.unknown {
+		e := *wire.AsError(o.err)
+		return &e
+	}
+	return b.q.writeError(o.err)
+}
+
+// writeError is what a client is told when a write failed as a whole. The label says that the driver may send the command again.
+func (q *Request) writeError(err error) *wire.Error {
+	e := *wire.AsError(err)
+	if q.retryable() && e.Code.Retriable() && !e.HasLabel(retryableWrite) {
 		e.Labels = append(append([]string(nil), e.Labels...), retryableWrite)
 	}
 	return &e
@@ -170,25 +182,31 @@ func (b *writeBatch) message(c *partition.Collection, k chunk, txn bool) *wire.B
 		size += len(s.raw) + 16
 	}
 	buf := wire.GetBuffer(size)
-	dst := append(buf.B[:0], make([]byte, wire.HeaderLen)...)
-	wire.PutHeader(dst, wire.Header{OpCode: wire.OpMsg})
-	dst = append(dst, 0, 0, 0, 0, 0) // flags, section kind 0
+	dst := wire.AppendMsgStart(buf.B[:0])
 	dst = b.q.appendFor(dst, k.part, !txn, func(key []byte) bool { return b.drops(c, string(key)) }, func(dst []byte) []byte {
 		if !txn {
 			return dst
 		}
 		return b.appendRetryable(dst, k)
 	})
-	dst = append(dst, 1) // section kind 1
-	at := len(dst)
-	dst = append(append(append(dst, 0, 0, 0, 0), b.kind.list...), 0)
+	at, dst := startSection(dst, b.kind.list)
 	for _, s := range k.stmts {
 		dst = append(dst, s.raw...)
 	}
+	buf.B = wire.Seal(endSection(dst, at), 0)
+	return buf
+}
+
+// startSection appends what a section of kind 1 begins with; endSection, given at, ends it.
+func startSection(dst []byte, list string) (at int, _ []byte) {
+	dst = append(dst, 1)
+	return len(dst), append(append(append(dst, 0, 0, 0, 0), list...), 0)
+}
+
+func endSection(dst []byte, at int) []byte {
 	n := len(dst) - at
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(n), byte(n>>8), byte(n>>16), byte(n>>24)
-	buf.B = wire.Seal(dst, 0)
-	return buf
+	return dst
 }
 
 // drops reports the fields that are not the client's to say to a home.

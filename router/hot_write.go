@@ -1,0 +1,234 @@
+package router
+
+import (
+	"context"
+	"encoding/binary"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/shardkey/element"
+	"github.com/shardway/shardway/wire"
+)
+
+// What the hot path (hot.go) does for writes: one statement that goes to one partition as it is. Batches, upserts, multi-document writes, pipelines, changes of the
+// shard key, repeats that an old home may have executed, and retryable writes at standalones are the general code's (writes.go).
+
+// The fields of a statement that the hot path knows.
+const (
+	statementQ field = 1 << iota
+	statementU
+	statementMulti
+	statementUpsert
+	statementLimit
+
+	statementOfUpdate = statementQ | statementU | statementMulti | statementUpsert
+	statementOfDelete = statementQ | statementLimit
+)
+
+// readWrite reads the statement; false where the command is not plain.
+func (p *point) readWrite() bool {
+	if seqs := p.msg.Sequences; len(seqs) > 0 {
+		if len(seqs) > 1 || seqs[0].Identifier != p.kind.write.list || p.seen&fieldStatements != 0 {
+			return false
+		}
+		p.stmt = bson.Raw(seqs[0].Docs)
+		if len(p.stmt) < 4 || int(binary.LittleEndian.Uint32(p.stmt)) != len(p.stmt) {
+			return false
+		}
+	}
+	if len(p.stmt) == 0 || p.q.HasTxn && p.q.Session == nil {
+		return false
+	}
+	h := p.kind.shape.and(p.ns)
+	if p.kind.write == &inserts {
+		if _, has := element.Lookup(p.stmt, "_id"); !has {
+			return false // the general code makes one
+		}
+		p.shape = backend.Shape(h)
+		return true
+	}
+	if !p.readStatement() {
+		return false
+	}
+	p.shape = backend.Shape(h.filter(bsoncore.Document(p.filter)))
+	return true
+}
+
+// only returns the document of an array of one.
+func only(array []byte) (bson.Raw, bool) {
+	it := element.In(array)
+	var e element.Element
+	if !it.Next(&e) || e.Type != bsoncore.TypeEmbeddedDocument || it.More() {
+		return nil, false
+	}
+	return e.Data, true
+}
+
+// readStatement reads an update's or a delete's statement.
+func (p *point) readStatement() bool {
+	var seen field
+	it := element.In(p.stmt)
+	var e element.Element
+	for it.Next(&e) {
+		var f field
+		ok := false
+		switch string(e.Key) {
+		case "q":
+			f, ok = statementQ, e.Type == bsoncore.TypeEmbeddedDocument
+			p.filter = e.Data
+		case "u":
+			f, ok = statementU, e.Type == bsoncore.TypeEmbeddedDocument
+			p.update = e.Value()
+		case "multi":
+			f, ok = statementMulti, e.Type == bsoncore.TypeBoolean && e.Data[0] == 0
+		case "upsert":
+			f, ok = statementUpsert, e.Type == bsoncore.TypeBoolean && e.Data[0] == 0
+		case "limit":
+			n, number := e.Value().AsInt64OK()
+			f, ok = statementLimit, number && n == 1 && e.Type != bsoncore.TypeDouble
+		}
+		if !ok || seen&f != 0 {
+			return false
+		}
+		seen |= f
+	}
+	if it.Malformed() || len(p.filter) <= 5 {
+		return false
+	}
+	if p.kind.write == &deletes {
+		return seen == statementOfDelete
+	}
+	return seen&^statementOfUpdate == 0 && seen&(statementQ|statementU) == statementQ|statementU && !mixesOperators(p.update)
+}
+
+// plainConcern reports whether a writeConcern asks for an acknowledgement, and says nothing else that the proxy must know.
+func plainConcern(doc []byte) bool {
+	it := element.In(doc)
+	var e element.Element
+	for it.Next(&e) {
+		switch string(e.Key) {
+		case "w":
+			if n, number := e.Value().AsInt64OK(); e.Type != bsoncore.TypeString && (!number || n < 1) {
+				return false
+			}
+		case "j", "wtimeout":
+		default:
+			return false
+		}
+	}
+	return !it.Malformed()
+}
+
+// mayWrite reports whether nothing but the partition, which holds pos, need be asked about the write.
+func (p *point) mayWrite(r *Router, view *partition.View, pos shardkey.Position) bool {
+	if p.q.HasTxn {
+		if b := r.cfg.Backends.Get(p.parts[0].Backend); b == nil || b.Kind() != backend.KindReplicaSet {
+			return false
+		}
+		for _, old := range retired(p.coll) {
+			if old.Range.Contains(pos) {
+				return false // it may have executed the write
+			}
+		}
+	}
+	switch p.kind.write {
+	case &inserts:
+		return view.Catalog.Database(p.coll.DB) != nil
+	case &updates:
+		op := operation{filter: p.filter, update: p.update}
+		op.examine(p.coll.Key)
+		bound, single := p.target.Single()
+		return op.keeps(p.coll.Key, bound, single)
+	}
+	return true
+}
+
+// write sends the write, a retryable one again where that may help, and counts what was done. Where there is more to tell than counts it returns the
+// client's reply.
+func (p *point) write(ctx context.Context, r *Router) (Reply, error) {
+	part := p.parts[0]
+	buf := p.message(r, part)
+	defer buf.Release()
+	to := target{Backend: part.Backend, Part: part, Shape: p.shape}
+	for n := 1; ; n++ {
+		reply, err := p.exchange(ctx, r, to, buf.B)
+		switch {
+		case err == nil:
+			return reply, nil
+		case n == writeAttempts || !p.q.HasTxn || !retriable(err) || ctx.Err() != nil:
+			return Reply{}, p.q.writeError(err)
+		}
+	}
+}
+
+// message makes the command for the statement's home: byte for byte what writeBatch.message makes.
+func (p *point) message(r *Router, part *partition.Part) *wire.Buffer {
+	q, list := &p.q, p.kind.write.list
+	buf := wire.GetBuffer(512 + len(p.msg.Body) + len(p.stmt))
+	dst := wire.AppendMsgStart(buf.B[:0])
+	dst = q.appendFor(dst, part, !q.HasTxn, func(key []byte) bool { return string(key) == list }, func(dst []byte) []byte {
+		if !q.HasTxn {
+			return dst
+		}
+		return r.appendDerived(dst, q, part.Home)
+	})
+	at, dst := startSection(dst, list)
+	buf.B = wire.Seal(endSection(append(dst, p.stmt...), at), 0)
+	return buf
+}
+
+// exchange sends the message once.
+func (p *point) exchange(ctx context.Context, r *Router, to target, msg []byte) (Reply, error) {
+	got, err := r.do(ctx, to, msg)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer got.Release()
+	if p.count(got.Body) {
+		return Reply{}, nil
+	}
+	if err := commandError(got.Body); err != nil {
+		return Reply{}, err
+	}
+	result := writeResult{ordered: &p.ordered}
+	result.take(got.Body, &chunk{group: group{to.Part, []*statement{{raw: p.stmt}}}}, p.ordered)
+	return Reply{Body: result.reply(p.kind.write == &updates)}, nil
+}
+
+// count takes the counts from a backend's reply; false for one that is not simply ok.
+func (p *point) count(body bson.Raw) bool {
+	p.n, p.modified = 0, 0
+	it := element.In(body)
+	var e element.Element
+	ok := false
+	for it.Next(&e) {
+		switch string(e.Key) {
+		case "ok":
+			f, number := e.Value().AsFloat64OK()
+			ok = number && f == 1
+		case "n":
+			n, _ := e.Value().AsInt64OK()
+			p.n += n
+		case "nModified":
+			n, _ := e.Value().AsInt64OK()
+			p.modified += n
+		case "upserted", "writeErrors", "writeConcernError", "retriedStmtIds":
+			return false
+		}
+	}
+	return ok && !it.Malformed()
+}
+
+// appendCounts appends the reply to a write of which there is nothing to tell but counts, as writeResult.reply does.
+func (p *point) appendCounts(dst []byte) []byte {
+	start := len(dst)
+	dst = appendCount(append(dst, 0, 0, 0, 0), "n", p.n)
+	if p.kind.write == &updates {
+		dst = appendCount(dst, "nModified", p.modified)
+	}
+	return closeDocument(bsoncore.AppendDoubleElement(dst, "ok", 1), start)
+}
