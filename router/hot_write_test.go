@@ -458,7 +458,7 @@ func randomHotWrite(r *rand.Rand, db string) bson.D {
 	case "delete":
 		stmt = d("q", filter(), "limit", pick(1, 1, 1, int64(1), 1.0, 0, 2, true, "x"))
 	}
-	cmd := d(name, pick("c", "c", "c", "c", "c", 5).(any), list, bson.A{stmt})
+	cmd := d(name, pick("c", "c", "c", "c", "c", 5), list, bson.A{stmt})
 	session := r.IntN(3) > 0
 	if session {
 		cmd = append(cmd, bson.E{Key: "lsid", Value: pick(testSession, testSession, testSession, testSession, d("id", 1), 5)})
