@@ -50,6 +50,14 @@ func (r *Reply) Release() {
 	}
 }
 
+// Detach gives the caller the buffer in which Body lies (unless it was cloaked), to be released by the caller; nil when there is none any more. Body stays
+// of use until then, and the Reply has nothing left to release.
+func (r *Reply) Detach() *wire.Buffer {
+	buf := r.buf
+	r.buf = nil
+	return buf
+}
+
 // Call is a request that was sent and whose reply was not read yet. It must be ended by either Wait or Abandon, after which it must not be
 // touched. For one goroutine.
 type Call struct {

@@ -245,7 +245,7 @@ func (r *Router) aggregateBehind(ctx context.Context, q *Request, c *partition.C
 		return Reply{}, err
 	}
 	f := newFanout(r, q, c.Name, plan.Sort, merge.Projection{})
-	f.skip, f.limit = plan.Skip, plan.Limit
+	f.skip, f.limit, f.plain = plan.Skip, plan.Limit, true
 	batchSize := a.batchSize
 	merged := len(plan.Combine) > 0 || len(plan.Rest) > 0
 	if merged {

@@ -43,15 +43,11 @@ const (
 	// nextBatchStart is what precedes the documents in the reply to a getMore: headers of the message, of the reply, of its cursor and of the array.
 	nextBatchStart = wire.MsgBodyStart + 4 + len("_cursor_") + 4 + len("_nextBatch_") + 4
 	// cursorReplyRest is the most that follows the documents, but for the namespace.
-	cursorReplyRest = 128
+	cursorReplyRest = 64
 )
 
 // largeBatch makes a batch that has enough with that, for the reply to a getMore: documents are put where they are sent from. Release it unless a reply owns it.
-func largeBatch() *batch {
-	b := &batch{full: enough}
-	b.room(enough + enough/2)
-	return b
-}
+func largeBatch() *batch { return &batch{full: enough} }
 
 // room has the batch's documents in a buffer with room for size bytes of them.
 func (b *batch) room(size int) {
@@ -60,12 +56,18 @@ func (b *batch) room(size int) {
 	b.docs = b.buf.B[nextBatchStart:nextBatchStart]
 }
 
-// addWhole takes n documents that are a whole array's elements into an empty batch, which then is full.
-func (b *batch) addWhole(docs []byte, n int) {
-	if cap(b.docs) < len(docs)+cursorReplyRest {
-		b.room(len(docs))
+// takeWhole takes all documents of a branch, about n, into an empty batch, which then is full. They stay where they are when the reply can be made around them.
+func (b *batch) takeWhole(br *branch, n int) {
+	docs, buf := br.docs, br.reply.Detach()
+	br.docs, b.n = nil, max(1, n)
+	if buf != nil && len(buf.B) >= nextBatchStart+len(docs) && &buf.B[nextBatchStart] == &docs[0] {
+		b.buf.Release()
+		b.buf, b.docs = buf, buf.B[nextBatchStart:][:len(docs)]
+		return
 	}
-	b.docs, b.n = append(b.docs, docs...), n
+	b.room(len(docs))
+	b.docs = append(b.docs, docs...)
+	buf.Release()
 }
 
 // wants reports whether a batch of at most limit documents, 0 for any number, is to have one more.
@@ -82,6 +84,9 @@ func (b *batch) release() {
 }
 
 func (b *batch) add(doc bson.Raw) {
+	if b.full > 0 && b.docs == nil {
+		b.room(b.full + b.full/2)
+	}
 	b.docs = bsoncore.AppendDocumentElement(b.docs, arrayIndex(b.n), bsoncore.Document(doc))
 	b.n++
 }

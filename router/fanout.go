@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"slices"
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -44,6 +43,10 @@ type branch struct {
 	whole bool
 	// reply owns docs.
 	reply backend.Reply
+	// ahead is the next batch, under way or there; nil when it has not been asked for.
+	ahead *fetch
+	// unsent says that the last attempt to ask for it ahead did not leave, so that whoever needs it shall ask, and be told why not.
+	unsent bool
 }
 
 // take sets what a reply with a cursor brought. field is firstBatch or nextBatch.
@@ -59,7 +62,7 @@ func (b *branch) take(reply backend.Reply, field string) error {
 	if !ok || len(arr) < 5 {
 		return wire.Errorf(wire.InternalError, "backend '%s' answered without a %s", b.part.Backend, field)
 	}
-	b.docs, b.whole = arr[4:len(arr)-1], true
+	b.docs, b.whole, b.unsent = arr[4:len(arr)-1], true, false
 	return nil
 }
 
@@ -79,19 +82,24 @@ func (b *branch) next() (bson.Raw, bool) {
 	return bson.Raw(doc), ok
 }
 
-// count walks over what is left of the batch; false when it is not made of documents.
-func (b *branch) count() (n int, ok bool) {
-	for rem := b.docs; len(rem) > 0; n++ {
+// sampled is of how many documents sample looks at the sizes.
+const sampled = 32
+
+// sample tells from the first documents how many there are, about; false when they are none.
+func (b *branch) sample() (n int64, ok bool) {
+	rem := b.docs
+	for n = 0; n < sampled && len(rem) > 0; n++ {
 		elem, rest, ok := bsoncore.ReadElement(rem)
 		if !ok || bsoncore.Type(elem[0]) != bsoncore.TypeEmbeddedDocument {
-			return n, false
+			return 0, false
 		}
 		rem = rest
 	}
-	return n, true
+	seen := int64(len(b.docs) - len(rem))
+	return n * int64(len(b.docs)) / max(1, seen), n > 0
 }
 
-func (b *branch) exhausted() bool { return b.id == 0 && len(b.docs) == 0 }
+func (b *branch) exhausted() bool { return b.id == 0 && len(b.docs) == 0 && b.ahead == nil }
 
 // fanout merges the branches of one read: sorted by k-way merge, else one branch after the other as they answer.
 type fanout struct {
@@ -99,8 +107,12 @@ type fanout struct {
 	coll    string
 	session bson.Raw
 	comment bsoncore.Value
-	// batchSize is what the client asked for; 0 lets backends choose.
+	// batchSize is what the client's last command asked for; 0 when it left that open.
 	batchSize int64
+	// plain says that getMores on it mean nothing but the next documents; scanning, that the client has sent one, so that batches are fetched
+	// ahead (ahead.go). arrived then has an element when one has come.
+	plain, scanning bool
+	arrived         chan struct{}
 
 	branches []*branch
 	heap     *merge.Heap // nil when unsorted
@@ -131,6 +143,14 @@ func newFanout(r *Router, q *Request, coll string, s order.Sort, proj merge.Proj
 }
 
 func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
+	done, err := f.merge(ctx, q, b, limit)
+	if !done && err == nil {
+		f.fetchAhead(q)
+	}
+	return done, err
+}
+
+func (f *fanout) merge(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
 	if limit == 0 && f.untouched() {
 		if taken, err := f.wholeBatch(ctx, q, b); taken || err != nil {
 			return err != nil || f.drained(), err
@@ -188,28 +208,45 @@ func (f *fanout) wholeBatch(ctx context.Context, q *Request, b *batch) (bool, er
 		return false, nil
 	}
 	for {
-		for range f.branches {
-			br := f.branches[f.turn%len(f.branches)]
-			if len(br.docs) == 0 {
-				f.turn++
-				continue
-			}
-			if !br.worth() {
-				return false, nil
-			}
-			n, ok := br.count()
-			if !ok {
-				return false, nil
-			}
-			f.seen, f.seenBytes = f.seen+int64(n), f.seenBytes+int64(len(br.docs))
-			b.addWhole(br.docs, n)
-			br.docs = nil
-			return true, nil
-		}
-		if more, err := f.refill(ctx, q); !more || err != nil {
+		br, err := f.ready()
+		if err != nil {
 			return false, err
 		}
+		if br == nil {
+			if more, err := f.refill(ctx, q); !more || err != nil {
+				return false, err
+			}
+			continue
+		}
+		if !br.worth() {
+			return false, nil
+		}
+		n, ok := br.sample()
+		if !ok {
+			return false, nil
+		}
+		f.seen, f.seenBytes = f.seen+n, f.seenBytes+int64(len(br.docs))
+		b.takeWhole(br, int(n))
+		return true, nil
 	}
+}
+
+// ready returns the next branch, in turn, that has documents; nil when none has. What was fetched ahead for a branch is looked at when it has its turn, and so
+// is its error.
+func (f *fanout) ready() (*branch, error) {
+	for range f.branches {
+		br := f.branches[f.turn%len(f.branches)]
+		if len(br.docs) == 0 && br.ahead != nil && br.ahead.ended() {
+			if err := f.land(br); err != nil {
+				return nil, err
+			}
+		}
+		if len(br.docs) > 0 {
+			return br, nil
+		}
+		f.turn++
+	}
+	return nil, nil
 }
 
 // drained reports whether nothing is left, without asking a backend.
@@ -261,14 +298,13 @@ func openBatch(n int) int64 {
 	return max(16, 8*firstBatch/int64(n))
 }
 
-// batchFor is how many documents a branch is asked for: what the client said, and no more than maxBuffered allows; 0 for
-// what a reply holds.
+// batchFor is how many documents a branch is asked for: what the client said, or as many as make a reply, and no more than maxBuffered allows.
 func (f *fanout) batchFor() int64 {
-	share := int64(maxBuffered / max(1, len(f.branches)))
-	if share >= wire.MaxDocumentSize {
-		return f.batchSize
+	held := max(1, len(f.branches))
+	if f.scanning && f.heap != nil {
+		held *= 2 // the batch that is merged, and the one ahead
 	}
-	fit := int64(firstBatch)
+	share, fit := int64(min(enough, maxBuffered/held)), int64(firstBatch)
 	if f.seen > 0 {
 		fit = max(1, share/max(1, f.seenBytes/f.seen))
 	}
@@ -283,12 +319,15 @@ func (f *fanout) one(ctx context.Context, q *Request) (bson.Raw, error) {
 		return f.sorted(ctx, q)
 	}
 	for {
-		for range f.branches {
-			br := f.branches[f.turn%len(f.branches)]
+		br, err := f.ready()
+		if err != nil {
+			return nil, err
+		}
+		if br != nil {
 			if doc, ok := br.next(); ok {
 				return doc, nil
 			}
-			f.turn++
+			continue
 		}
 		if more, err := f.refill(ctx, q); !more || err != nil {
 			return nil, err
@@ -310,7 +349,7 @@ func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
 			br := f.branches[i]
 			if doc, ok := br.next(); ok {
 				f.heap.Push(i, doc)
-			} else if br.id != 0 {
+			} else if !br.exhausted() {
 				missing = append(missing, i)
 			}
 		}
@@ -329,22 +368,29 @@ func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
 	return head.Doc, nil
 }
 
-// refill asks every branch without documents that is not exhausted for more, all at once. It reports whether any was asked.
-// A branch whose head lies in the heap is left alone: its bytes must stay.
+// refill gets more for the branches without documents that are not exhausted: it asks all at once and, of a cursor that fetches ahead, waits for the first. It reports
+// whether there was any. A branch whose head lies in the heap is left alone: its bytes must stay.
 func (f *fanout) refill(ctx context.Context, q *Request) (bool, error) {
 	var who []*branch
 	var targets []target
 	var msgs [][]byte
+	coming := false
 	for i, br := range f.branches {
-		if br.id == 0 || len(br.docs) > 0 || f.heap != nil && !slices.Contains(f.vacant, i) {
-			continue
+		switch {
+		case !f.bare(i):
+		case br.ahead != nil || br.id != 0 && !br.unsent && f.startFetch(br, q):
+			coming = true
+		case br.id != 0:
+			who = append(who, br)
+			targets = append(targets, target{Backend: br.part.Backend, Host: br.host})
+			msgs = append(msgs, f.getMore(br, q))
 		}
-		who = append(who, br)
-		targets = append(targets, target{Backend: br.part.Backend, Host: br.host})
-		msgs = append(msgs, f.getMore(br, q))
 	}
 	if len(who) == 0 {
-		return false, nil
+		if !coming {
+			return false, nil
+		}
+		return true, f.await(ctx)
 	}
 	replies, errs := f.r.scatter(ctx, targets, msgs)
 	return true, settle(who, replies, errs, "nextBatch")
@@ -389,7 +435,12 @@ func (f *fanout) getMore(br *branch, q *Request) []byte {
 // close kills the backends' cursors; it does not wait longer than killTimeout.
 func (f *fanout) close() {
 	for _, br := range f.branches {
-		f.r.killBackendCursor(br, f.session)
+		if ft := br.ahead; ft != nil {
+			br.ahead = nil
+			f.r.endFetch(br, ft, f.session)
+		} else {
+			f.r.killBackendCursor(br, f.session)
+		}
 		br.reply.Release()
 		br.docs = nil
 	}

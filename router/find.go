@@ -246,6 +246,7 @@ func (r *Router) findMany(ctx context.Context, q *Request, c *partition.Collecti
 		f.limit = a.limit
 	}
 	f.batchSize = min(a.batchSize, maxBatch)
+	f.plain = !a.tailable
 	msgs, err := findMessages(q, parts, a, &proj)
 	if err != nil {
 		return Reply{}, err

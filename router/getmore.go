@@ -37,6 +37,9 @@ func (r *Router) getMore(ctx context.Context, q *Request) (Reply, error) {
 	if limit == 0 {
 		b = largeBatch()
 	}
+	if f, ok := c.src.(*fanout); ok {
+		f.scan(q, limit)
+	}
 	done, err := c.src.fill(ctx, q, b, int(min(limit, maxBatch)))
 	r.cursors.release(c, done || err != nil)
 	if err != nil {

@@ -19,6 +19,17 @@ func (r *Router) killBackendCursor(br *branch, session bson.Raw) {
 	if br.id == 0 {
 		return
 	}
+	end := branch{part: br.part, host: br.host, id: br.id}
+	br.id = 0
+	r.wg.Add(1)
+	go func() {
+		defer r.wg.Done()
+		r.sendKill(&end, session)
+	}()
+}
+
+// sendKill tells a backend to end a branch's cursor.
+func (r *Router) sendKill(br *branch, session bson.Raw) {
 	start, d := bsoncore.AppendDocumentStart(nil)
 	d = bsoncore.AppendStringElement(d, "killCursors", br.part.Physical)
 	at, d := bsoncore.AppendArrayElementStart(d, "cursors")
@@ -29,18 +40,12 @@ func (r *Router) killBackendCursor(br *branch, session bson.Raw) {
 	}
 	d = bsoncore.AppendStringElement(d, "$db", br.part.DB)
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
-	t := target{Backend: br.part.Backend, Host: br.host}
-	br.id = 0
-	r.wg.Add(1)
-	go func() {
-		defer r.wg.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
-		defer cancel()
-		reply, err := r.do(ctx, t, wire.AppendMsg(nil, 0, 0, 0, d))
-		if err == nil {
-			reply.Release()
-		}
-	}()
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	reply, err := r.do(ctx, target{Backend: br.part.Backend, Host: br.host}, wire.AppendMsg(nil, 0, 0, 0, d))
+	if err == nil {
+		reply.Release()
+	}
 }
 
 // killCursors answers the command of that name: cursors of this proxy by their ids.

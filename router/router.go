@@ -73,6 +73,7 @@ type Router struct {
 	stats   stats
 	params  params
 	cursors cursors
+	ahead   aheadBudget
 	// life ends when Shutdown may wait no longer.
 	life    context.Context
 	endLife context.CancelFunc
