@@ -154,6 +154,13 @@ func (g *Gate) Unhold() {
 	g.mu.Unlock()
 }
 
+// Held is how many Holds have not ended.
+func (g *Gate) Held() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.drains
+}
+
 // BeginTransaction counts a transaction that touches the home, from its first request inside until it is known to be committed or aborted: its later
 // requests need not enter, and no answer is given before its end. It may only be called inside the gate. End it exactly once with EndTransaction.
 func (g *Gate) BeginTransaction() {

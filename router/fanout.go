@@ -227,6 +227,7 @@ func (f *fanout) wholeBatch(ctx context.Context, q *Request, b *batch) (bool, er
 		}
 		f.seen, f.seenBytes = f.seen+n, f.seenBytes+int64(len(br.docs))
 		b.takeWhole(br, int(n))
+		f.turn++
 		return true, nil
 	}
 }
@@ -324,7 +325,11 @@ func (f *fanout) one(ctx context.Context, q *Request) (bson.Raw, error) {
 			return nil, err
 		}
 		if br != nil {
-			if doc, ok := br.next(); ok {
+			doc, ok := br.next()
+			if len(br.docs) == 0 {
+				f.turn++ // what is ahead of it waits until the others have had their turn
+			}
+			if ok {
 				return doc, nil
 			}
 			continue
