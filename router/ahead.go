@@ -16,7 +16,7 @@ import (
 
 // How batches are fetched ahead. A client that has sent a getMore scans: from then on a merged cursor asks each backend for the next batch before
 // the client wants it, when the last one has been handed out (unsorted) or begun (sorted), so that backends and client work at the same time. A backend
-// cursor has one batch ahead at most, and all cursors together no more than aheadLimit: what is beyond is asked for when the client waits for it.
+// cursor has one batch ahead at most, an unsorted cursor few, and all cursors together no more than aheadLimit: what is beyond is asked for when the client waits for it.
 //
 // A fetch is a goroutine that sends one getMore, reads the reply off the connection, and ends; its cursor owns it, waits for it when it closes, and holds
 // the partition's gate for it. What it brought counts when it is handed out: the lease is looked at then once more, and an error is told in the branch's turn.
@@ -28,6 +28,9 @@ const (
 	maxReply = wire.MaxDocumentSize + 16<<10
 	// aheadLimit is about how many bytes all cursors of the proxy have ahead; a fetch under way counts as maxReply.
 	aheadLimit = 256 << 20
+	// unsortedAhead is how many batches an unsorted cursor has ahead while its client works: enough to go on with, and what is copied soon is still in the
+	// processor's cache. When the client waits, all that may be asked are.
+	unsortedAhead = 3
 )
 
 // aheadBudget counts the bytes that are fetched ahead.
@@ -174,8 +177,21 @@ func (f *fanout) fetchAhead(q *Request) {
 	if !f.scanning || f.limit >= 0 && f.buffered() >= f.limit {
 		return
 	}
-	for _, br := range f.branches {
-		if br.id != 0 && br.ahead == nil && !br.unsent && (f.heap != nil || len(br.docs) == 0) && !f.startFetch(br, q) {
+	free := len(f.branches)
+	if f.heap == nil {
+		free = unsortedAhead
+		for _, br := range f.branches {
+			if br.ahead != nil {
+				free--
+			}
+		}
+	}
+	for i := range f.branches {
+		br := f.branches[(f.turn+i)%len(f.branches)]
+		if br.id == 0 || br.ahead != nil || br.unsent || f.heap == nil && len(br.docs) > 0 {
+			continue
+		}
+		if free--; free < 0 || !f.startFetch(br, q) {
 			return
 		}
 	}

@@ -20,10 +20,12 @@ type scanEnv struct {
 	docs    int32 // of each partition
 	pad     string
 
+	group int32 // documents of a partition in a row whose field s is equal; 0: all are
+
 	mu      sync.Mutex
 	left    map[int64][]int32 // the documents of each backend cursor that were not returned yet
 	asked   []int64           // the cursor of each getMore, in the order of their coming
-	sizes   []int64           // its batchSize
+	batches map[int32]int     // how many documents each batch had for a getMore, by the first one's _id
 	killed  map[int64]bool
 	session map[string]bool // the sessions that getMores carried
 	lastID  int64
@@ -35,7 +37,7 @@ type scanEnv struct {
 
 func newScanEnv(t *testing.T, parts int, docs int32, pad int) *scanEnv {
 	t.Helper()
-	e := &scanEnv{parts: parts, docs: docs, pad: strings.Repeat("x", pad), left: map[int64][]int32{}, killed: map[int64]bool{}, session: map[string]bool{}, times: map[int]int{}}
+	e := &scanEnv{parts: parts, docs: docs, pad: strings.Repeat("x", pad), left: map[int64][]int32{}, batches: map[int32]int{}, killed: map[int64]bool{}, session: map[string]bool{}, times: map[int]int{}}
 	e.writeEnv, e.servers = scriptEnv(t)
 	e.shard("c", "_id", parts)
 	for _, s := range e.servers {
@@ -70,7 +72,7 @@ func (e *scanEnv) script(c backendtest.Command) backendtest.Answer {
 		size, _ := c.Body.Lookup("batchSize").AsInt64OK()
 		p := int(id % scanIDs)
 		e.mu.Lock()
-		e.asked, e.sizes = append(e.asked, id), append(e.sizes, size)
+		e.asked = append(e.asked, id)
 		e.times[p]++
 		n, answer := e.times[p], e.answer
 		if lsid, ok := c.Body.Lookup("lsid").DocumentOK(); ok {
@@ -122,7 +124,14 @@ func (e *scanEnv) batch(id int64, field string, n int64) backendtest.Answer {
 	}
 	docs := bson.A{}
 	for _, i := range left[:n] {
-		docs = append(docs, d("_id", i, "pad", e.pad))
+		s := int32(0)
+		if e.group > 0 {
+			s = i / int32(e.parts) / e.group
+		}
+		docs = append(docs, d("_id", i, "s", s, "pad", e.pad))
+	}
+	if field == "nextBatch" && n > 0 {
+		e.batches[left[0]] = int(n)
 	}
 	e.left[id] = left[n:]
 	if len(left) == int(n) {

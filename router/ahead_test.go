@@ -115,6 +115,39 @@ func TestFetchAheadBatchSizes(t *testing.T) {
 	}
 }
 
+// TestWholeRuns: a sorted scan in which whole batches come next as they are gives them in the same order as one that merges document by document.
+func TestWholeRuns(t *testing.T) {
+	for _, group := range []int32{0, 1, 5, 300, 1500, 2900} {
+		e := newScanEnv(t, 3, 4000, 1000)
+		e.group = group
+		find := d("find", "c", "sort", d("s", 1))
+		var scans [2][]int32
+		whole := 0 // replies that are one backend's batch
+		for i, size := range []int{0, 200} {
+			id, ids, err := e.cursor(find)
+			for id != 0 && err == nil {
+				var more []int32
+				id, more, err = e.more(id, size)
+				ids = append(ids, more...)
+				if size == 0 && len(more) > 0 && e.batches[more[0]] == len(more) {
+					whole++
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			scans[i] = ids
+		}
+		if !slices.Equal(scans[0], scans[1]) {
+			t.Errorf("in groups of %d: %d documents, or their order, are not those of a merge, %d", group, len(scans[0]), len(scans[1]))
+		}
+		if want := group == 0 || group >= 1500; want != (whole > 3) {
+			t.Errorf("in groups of %d: %d whole batches", group, whole)
+		}
+		e.complete(scans[0], false)
+	}
+}
+
 // TestFetchAheadIsBounded: beyond the bound of the whole proxy batches are asked for when they are needed.
 func TestFetchAheadIsBounded(t *testing.T) {
 	e := newScanEnv(t, 3, 2000, 10)

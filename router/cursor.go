@@ -59,7 +59,7 @@ func (b *batch) room(size int) {
 // takeWhole takes all documents of a branch, about n, into an empty batch, which then is full. They stay where they are when the reply can be made around them.
 func (b *batch) takeWhole(br *branch, n int) {
 	docs, buf := br.docs, br.reply.Detach()
-	br.docs, b.n = nil, max(1, n)
+	br.docs, br.batch, b.n = nil, nil, max(1, n)
 	if buf != nil && len(buf.B) >= nextBatchStart+len(docs) && &buf.B[nextBatchStart] == &docs[0] {
 		b.buf.Release()
 		b.buf, b.docs = buf, buf.B[nextBatchStart:][:len(docs)]

@@ -39,8 +39,9 @@ type branch struct {
 	host string
 	id   int64 // the backend's cursor; 0 when it is exhausted
 	docs []byte
-	// whole says that nothing of the batch has been taken.
-	whole bool
+	// batch is what docs was when it came; taken, how many documents of it were taken since.
+	batch []byte
+	taken int
 	// reply owns docs.
 	reply backend.Reply
 	// ahead is the next batch, under way or there; nil when it has not been asked for.
@@ -62,7 +63,8 @@ func (b *branch) take(reply backend.Reply, field string) error {
 	if !ok || len(arr) < 5 {
 		return wire.Errorf(wire.InternalError, "backend '%s' answered without a %s", b.part.Backend, field)
 	}
-	b.docs, b.whole, b.unsent = arr[4:len(arr)-1], true, false
+	b.docs, b.taken, b.unsent = arr[4:len(arr)-1], 0, false
+	b.batch = b.docs
 	return nil
 }
 
@@ -71,7 +73,7 @@ func (b *branch) next() (bson.Raw, bool) {
 	if len(b.docs) == 0 {
 		return nil, false
 	}
-	b.whole = false
+	b.taken++
 	elem, rest, ok := bsoncore.ReadElement(b.docs)
 	if !ok {
 		b.docs = nil
@@ -118,10 +120,12 @@ type fanout struct {
 	heap     *merge.Heap // nil when unsorted
 	// vacant are the branches of which the heap has no document; nil before the first.
 	vacant []int
-	proj   merge.Projection
-	skip   int64
-	limit  int64 // what may still be returned; negative: no limit
-	turn   int
+	// run is of how many documents, without a break, the branch last was that the sorted ones came from.
+	run, last int
+	proj      merge.Projection
+	skip      int64
+	limit     int64 // what may still be returned; negative: no limit
+	turn      int
 	// seen and seenBytes count the documents that came from branches, for batchFor.
 	seen, seenBytes int64
 	// surplus did not fit into the last batch.
@@ -152,7 +156,11 @@ func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (boo
 
 func (f *fanout) merge(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
 	if limit == 0 && f.untouched() {
-		if taken, err := f.wholeBatch(ctx, q, b); taken || err != nil {
+		give := f.wholeBatch
+		if f.heap != nil {
+			give = f.wholeRun
+		}
+		if taken, err := give(ctx, q, b); taken || err != nil {
 			return err != nil || f.drained(), err
 		}
 	}
@@ -160,8 +168,10 @@ func (f *fanout) merge(ctx context.Context, q *Request, b *batch, limit int) (bo
 		if f.limit == 0 {
 			return true, nil
 		}
-		if limit == 0 && b.n > 0 && f.untouched() && f.wholeComes() {
-			return false, nil
+		if limit == 0 && b.n > 0 && f.untouched() {
+			if comes, err := f.wholeComes(ctx, q); comes || err != nil {
+				return err != nil, err
+			}
 		}
 		doc, err := f.next(ctx, q)
 		if err != nil {
@@ -182,25 +192,34 @@ func (f *fanout) merge(ctx context.Context, q *Request, b *batch, limit int) (bo
 	return f.limit == 0 || f.surplus == nil && f.drained(), nil
 }
 
-// untouched reports whether the client gets the branches' documents as they are, all of them and in any order.
+// untouched reports whether the client gets the branches' documents as they are, all of them.
 func (f *fanout) untouched() bool {
-	return f.heap == nil && f.skip == 0 && f.limit < 0 && f.surplus == nil && f.proj.Nothing()
+	return f.skip == 0 && f.limit < 0 && f.surplus == nil && f.proj.Nothing()
 }
 
 // wholeComes reports whether the next documents are a whole batch, or must be asked for: what a batch has so far is then sent by itself,
 // so that the following ones go as they come.
-func (f *fanout) wholeComes() bool {
+func (f *fanout) wholeComes(ctx context.Context, q *Request) (bool, error) {
+	if f.heap != nil {
+		if f.run < longRun || f.branches[f.last].taken > 0 && len(f.branches[f.last].docs) > 0 {
+			return false, nil
+		}
+		if err := f.heads(ctx, q); err != nil {
+			return false, err
+		}
+		return f.nextRun() != nil, nil
+	}
 	for range f.branches {
 		if br := f.branches[f.turn%len(f.branches)]; len(br.docs) > 0 {
-			return br.worth()
+			return br.worth(), nil
 		}
 		f.turn++
 	}
-	return !f.drained()
+	return !f.drained(), nil
 }
 
 // worth reports whether a branch has a batch of which nothing has been taken and that is large enough to be a reply.
-func (b *branch) worth() bool { return b.whole && len(b.docs) >= enough/4 }
+func (b *branch) worth() bool { return b.taken == 0 && len(b.docs) >= enough/4 }
 
 // wholeBatch gives the client the batch of one branch as it came, when it is large enough to be worth a reply.
 func (f *fanout) wholeBatch(ctx context.Context, q *Request, b *batch) (bool, error) {
@@ -340,8 +359,32 @@ func (f *fanout) one(ctx context.Context, q *Request) (bson.Raw, error) {
 	}
 }
 
-// sorted gives the least of the branches' first documents; every branch that is not exhausted must have one.
+// sorted gives the least of the branches' first documents.
 func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
+	if len(f.vacant) > 0 || f.vacant == nil {
+		if err := f.heads(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	head, ok := f.heap.Pop()
+	if !ok {
+		return nil, nil
+	}
+	f.pop(head.Source, 1)
+	return head.Doc, nil
+}
+
+// pop notes that so many documents of a branch go to the client, and that the heap has none of it.
+func (f *fanout) pop(source, n int) {
+	if source != f.last {
+		f.last, f.run = source, 0
+	}
+	f.run += n
+	f.vacant = append(f.vacant, source)
+}
+
+// heads has the heap have the first document of every branch that is not exhausted.
+func (f *fanout) heads(ctx context.Context, q *Request) error {
 	if f.vacant == nil {
 		f.vacant = make([]int, len(f.branches))
 		for i := range f.vacant {
@@ -359,18 +402,68 @@ func (f *fanout) sorted(ctx context.Context, q *Request) (bson.Raw, error) {
 			}
 		}
 		if f.vacant = missing; len(missing) == 0 {
-			break
+			return nil
 		}
 		if _, err := f.refill(ctx, q); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	head, ok := f.heap.Pop()
-	if !ok {
-		return nil, nil
+}
+
+// longRun is after how many documents of one branch, without a break, it is looked whether its next batch comes before all others' documents.
+const longRun = 64
+
+// nextRun returns the branch whose whole batch comes next in order, of which only the head was taken, into the heap; nil when it is not so, or not known.
+func (f *fanout) nextRun() *branch {
+	if f.run < longRun {
+		return nil
 	}
-	f.vacant = append(f.vacant, head.Source)
-	return head.Doc, nil
+	i, ok := f.heap.Peek()
+	if !ok || i != f.last {
+		return nil
+	}
+	br := f.branches[i]
+	if br.taken != 1 || len(br.batch) < enough/4 {
+		return nil
+	}
+	last := br.lastOf()
+	if last == nil || !f.heap.Leads(last) {
+		f.run = 0 // not again at once: looking for the last document costs something
+		return nil
+	}
+	return br
+}
+
+// wholeRun gives the client the batch of one branch as it came, when all of it comes next in order.
+func (f *fanout) wholeRun(ctx context.Context, q *Request, b *batch) (bool, error) {
+	if err := f.heads(ctx, q); err != nil {
+		return false, err
+	}
+	br := f.nextRun()
+	if br == nil {
+		return false, nil
+	}
+	head, _ := f.heap.Pop()
+	br.docs = br.batch
+	n, _ := br.sample()
+	f.seen, f.seenBytes = f.seen+n, f.seenBytes+int64(len(br.docs))
+	b.takeWhole(br, int(n))
+	f.pop(head.Source, int(n))
+	return true, nil
+}
+
+// lastOf returns the last document of a batch, nil when it is not made of documents.
+func (b *branch) lastOf() (doc bson.Raw) {
+	for rem := b.batch; len(rem) > 0; {
+		elem, rest, ok := bsoncore.ReadElement(rem)
+		if !ok || bsoncore.Type(elem[0]) != bsoncore.TypeEmbeddedDocument {
+			return nil
+		}
+		if rem = rest; len(rem) == 0 {
+			doc = elem.Value().Data
+		}
+	}
+	return doc
 }
 
 // refill gets more for the branches without documents that are not exhausted: it asks all at once and, of a cursor that fetches ahead, waits for the first. It reports

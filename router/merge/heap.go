@@ -24,6 +24,8 @@ type Heap struct {
 	popped bool
 	// keys are the memory of the sources' keys.
 	keys [][]bsoncore.Value
+	// spare is the memory of the key that Leads compares.
+	spare []bsoncore.Value
 }
 
 // NewHeap makes a heap for a sort; proj tells where the sort fields are.
@@ -54,6 +56,32 @@ func (h *Heap) Pop() (head Head, ok bool) {
 	}
 	h.popped = true
 	return h.heads[0], true
+}
+
+// Peek returns the source that the next Pop is from, and false when there is none.
+func (h *Heap) Peek() (source int, ok bool) {
+	h.settle()
+	if len(h.heads) == 0 {
+		return 0, false
+	}
+	return h.heads[0].Source, true
+}
+
+// Leads reports whether a document of the source that the next Pop is from comes before the heads of all other sources, and so does everything that its source has
+// before it.
+func (h *Heap) Leads(doc bson.Raw) bool {
+	h.settle()
+	if len(h.heads) == 0 {
+		return false
+	}
+	h.spare = h.proj.SortKey(h.spare[:0], doc, h.sort)
+	for i := 1; i < len(h.heads) && i <= 2; i++ { // the second of all is one of the first's children
+		c := h.sort.CompareKeys(h.spare, h.heads[i].key)
+		if c > 0 || c == 0 && h.heads[0].Source > h.heads[i].Source {
+			return false
+		}
+	}
+	return true
 }
 
 // Len is the number of heads.

@@ -109,3 +109,52 @@ func TestHeapAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestLeads: a document leads when it comes out of the heap before the heads of all other sources, ties going to the first source.
+func TestLeads(t *testing.T) {
+	doc := func(n int32) bson.Raw {
+		raw, _ := bson.Marshal(bson.D{{Key: "n", Value: n}})
+		return raw
+	}
+	spec, _ := bson.Marshal(bson.D{{Key: "n", Value: 1}})
+	s, err := order.ParseSort(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		heads []int32 // of sources 0, 1, …
+		first int
+		last  int32
+		want  bool
+	}{
+		"before all":                   {[]int32{5, 1, 9}, 1, 4, true},
+		"behind one":                   {[]int32{5, 1, 9}, 1, 6, false},
+		"equal to a later source's":    {[]int32{1, 5, 9}, 0, 5, true},
+		"equal to an earlier source's": {[]int32{5, 1, 9}, 1, 5, false},
+		"alone":                        {[]int32{5}, 0, 100, true},
+		"behind the other child":       {[]int32{1, 9, 3, 10}, 0, 4, false},
+	} {
+		h := NewHeap(s, &Projection{})
+		for i, n := range tt.heads {
+			h.Push(i, doc(n))
+		}
+		if source, ok := h.Peek(); !ok || source != tt.first {
+			t.Errorf("%s: the first is of source %d", name, source)
+		}
+		if got := h.Leads(doc(tt.last)); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if head, _ := h.Pop(); head.Source != tt.first || h.Len() != len(tt.heads)-1 {
+			t.Errorf("%s: popped %d of %d", name, head.Source, h.Len())
+		}
+		h.Peek() // after a pop
+		h.Push(tt.first, doc(0))
+		if source, _ := h.Peek(); source != tt.first || h.Len() != len(tt.heads) {
+			t.Errorf("%s: pushed again: source %d of %d", name, source, h.Len())
+		}
+	}
+	empty := NewHeap(s, &Projection{})
+	if _, ok := empty.Peek(); ok || empty.Leads(doc(1)) {
+		t.Error("an empty heap has a first")
+	}
+}

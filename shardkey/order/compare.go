@@ -65,7 +65,19 @@ const maxDepth = 250
 // bytes, documents and arrays element by element. The result is below zero, zero or above. The zero Value stands for a missing field and is equal to undefined.
 //
 // Malformed values are ordered by their bytes, so that the order stays total.
-func Compare(a, b bsoncore.Value) int { return compare(a, b, 0) }
+func Compare(a, b bsoncore.Value) int {
+	if a.Type == b.Type && len(a.Data) == len(b.Data) { // what most sorts are by, at once
+		switch le := binary.LittleEndian; {
+		case a.Type == bsoncore.TypeInt32 && len(a.Data) == 4:
+			return cmp.Compare(int32(le.Uint32(a.Data)), int32(le.Uint32(b.Data)))
+		case (a.Type == bsoncore.TypeInt64 || a.Type == bsoncore.TypeDateTime) && len(a.Data) == 8:
+			return cmp.Compare(int64(le.Uint64(a.Data)), int64(le.Uint64(b.Data)))
+		case a.Type == bsoncore.TypeObjectID && len(a.Data) == 12:
+			return bytes.Compare(a.Data, b.Data)
+		}
+	}
+	return compare(a, b, 0)
+}
 
 func compare(a, b bsoncore.Value, depth int) int {
 	ca, cb := canonical(a.Type), canonical(b.Type)
