@@ -152,6 +152,33 @@ func (e *scanEnv) getMores(of ...int) (n int) {
 	return n
 }
 
+// setAnswer sets answer.
+func (e *scanEnv) setAnswer(f func(partition, n int) *backendtest.Answer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.answer = f
+}
+
+// kills is how many cursors were killed, sessions how many different ones getMores came in.
+func (e *scanEnv) kills() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.killed)
+}
+
+func (e *scanEnv) sessions() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.session)
+}
+
+// isBatch reports whether ids are those of one batch of a backend.
+func (e *scanEnv) isBatch(ids []int32) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.batches[ids[0]] == len(ids)
+}
+
 // cursor runs a command and returns its cursor's id and the _ids of its batch.
 func (e *scanEnv) cursor(cmd bson.D) (id int64, ids []int32, err error) {
 	e.t.Helper()

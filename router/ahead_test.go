@@ -61,8 +61,8 @@ func TestFetchAhead(t *testing.T) {
 			}
 			e.complete(ids, name == "sorted")
 			e.quiet()
-			if len(e.killed) > 0 {
-				t.Errorf("killed %v", e.killed)
+			if n := e.kills(); n > 0 {
+				t.Errorf("%d cursors were killed", n)
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestWholeRuns(t *testing.T) {
 				var more []int32
 				id, more, err = e.more(id, size)
 				ids = append(ids, more...)
-				if size == 0 && len(more) > 0 && e.batches[more[0]] == len(more) {
+				if size == 0 && len(more) > 0 && e.isBatch(more) {
 					whole++
 				}
 			}
@@ -220,12 +220,12 @@ func TestFetchAheadError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newScanEnv(t, 3, 1000, 10)
-			e.answer = func(p, n int) *backendtest.Answer {
+			e.setAnswer(func(p, n int) *backendtest.Answer {
 				if p == 1 && n == 2 {
 					return &answer
 				}
 				return nil
-			}
+			})
 			id, ids, err := e.cursor(d("find", "c", "batchSize", 100))
 			for err == nil && len(ids) < 2000 {
 				e.landed()
@@ -246,11 +246,7 @@ func TestFetchAheadError(t *testing.T) {
 			_, _, err = e.more(id, 100)
 			wantCode(t, "the next one", err, wire.CursorNotFound)
 			e.quiet()
-			e.eventually("the other cursors are killed", func() bool {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				return len(e.killed) >= 2
-			})
+			e.eventually("the other cursors are killed", func() bool { return e.kills() >= 2 })
 		})
 	}
 }
@@ -263,7 +259,7 @@ func TestFetchAheadIsKilled(t *testing.T) {
 			stuck := make(chan struct{})
 			unstick := sync.OnceFunc(func() { close(stuck) })
 			t.Cleanup(unstick)
-			e.answer = func(_, n int) *backendtest.Answer {
+			e.setAnswer(func(_, n int) *backendtest.Answer {
 				switch {
 				case n < 2:
 					return nil
@@ -273,7 +269,7 @@ func TestFetchAheadIsKilled(t *testing.T) {
 				<-stuck
 				a := backendtest.Err(237, "CursorKilled", "killed")
 				return &a
-			}
+			})
 			id, _, err := e.cursor(d("find", "c", "batchSize", 50))
 			for range 5 {
 				if err == nil {
@@ -302,11 +298,7 @@ func TestFetchAheadIsKilled(t *testing.T) {
 				t.Fatal(r, err)
 			}
 			if how != "killCursors while the client waits" {
-				e.eventually("the servers are told", func() bool {
-					e.mu.Lock()
-					defer e.mu.Unlock()
-					return len(e.killed) == 3
-				})
+				e.eventually("the servers are told", func() bool { return e.kills() == 3 })
 				if how != "killCursors of a server that does not answer" && e.held() != 3 {
 					t.Error("the gate was released while the backend works")
 				}
@@ -354,14 +346,14 @@ func TestFetchAheadOutlivesItsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.complete(append(ids, more...), true)
-	if len(e.session) != 1 {
-		t.Errorf("sessions %v", e.session)
+	if n := e.sessions(); n != 1 {
+		t.Errorf("%d sessions", n)
 	}
 
 	stuck := make(chan struct{})
 	unstick := sync.OnceFunc(func() { close(stuck) })
 	t.Cleanup(unstick)
-	e.answer = func(int, int) *backendtest.Answer { <-stuck; return nil }
+	e.setAnswer(func(int, int) *backendtest.Answer { <-stuck; return nil })
 	if id, _, err = e.cursor(findAll); err != nil {
 		t.Fatal(err)
 	}
