@@ -17,12 +17,16 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/internal/instructions"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
 
-func TestMain(m *testing.M) { os.Exit(fleettest.Main(m)) }
+func TestMain(m *testing.M) {
+	instructions.Main(counted)
+	os.Exit(fleettest.Main(m))
+}
 
 // writeEnv is a router over backends with a table made by hand.
 type writeEnv struct {
