@@ -12,6 +12,7 @@ import (
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router/merge"
 	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/shardkey/order"
 	"github.com/shardway/shardway/wire"
 )
@@ -94,7 +95,7 @@ const sortKeyField = "$sortKey"
 
 func checkProjection(p bson.Raw) error {
 	if len(p) > 5 {
-		if _, err := bsoncore.Document(p).LookupErr(sortKeyField); err == nil {
+		if _, found := element.Lookup(p, sortKeyField); found {
 			return wire.Errorf(wire.BadValue, "Projection contains illegal field '%s'", sortKeyField)
 		}
 	}

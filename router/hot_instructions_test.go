@@ -22,16 +22,31 @@ const instructionSlack = 10
 // counted is what the proxy does of its own for requests, without sockets.
 var counted = map[string]func() func(){
 	"find-decision": func() func() {
-		r := decisionRouter(100, 100)
-		m := plainMessage(findOf("db", "c7", "tenant", bson.E{Key: "projection", Value: d("pad", strings.Repeat("x", 850))}))
-		p := points.Get().(*point)
-		return func() {
-			if err := wire.ParseMsg(m, &p.msg); err != nil || !p.read(r) {
-				panic("not taken")
-			}
-			p.forget()
-		}
+		return taking(findOf("db", "c7", "tenant", bson.E{Key: "projection", Value: d("pad", strings.Repeat("x", 850))}))
 	},
+	"insert-decision": func() func() {
+		return taking(bson.D{{Key: "insert", Value: "c7"}, {Key: "documents", Value: bson.A{d("_id", 1, "k", "tenant", "pad", strings.Repeat("x", 850))}},
+			{Key: "lsid", Value: testSession}, {Key: "$db", Value: "db"}})
+	},
+	"update-decision": func() func() {
+		return taking(bson.D{{Key: "update", Value: "c7"}, {Key: "updates", Value: bson.A{d("q", d("k", "tenant", "_id", 1), "u", d("$set", d("pad", strings.Repeat("x", 850))))}},
+			{Key: "lsid", Value: testSession}, {Key: "$db", Value: "db"}})
+	},
+}
+
+var countedOrder = []string{"find-decision", "insert-decision", "update-decision"}
+
+// taking is parsing a command and finding its partition, among a hundred collections of a hundred partitions.
+func taking(cmd bson.D) func() {
+	r, m := decisionRouter(100, 100), plainMessage(cmd)
+	kind := r.pointKind(m.Buf.B)
+	p := points.Get().(*point)
+	return func() {
+		if !p.take(r, m, kind) {
+			panic("not taken")
+		}
+		p.forget()
+	}
 }
 
 // plainMessage is wireMessage without a test.
@@ -47,8 +62,6 @@ func plainMessage(cmd bson.D) wire.Message {
 	}
 	return wire.Message{Header: h, Buf: &wire.Buffer{B: raw}}
 }
-
-var countedOrder = []string{"find-decision"}
 
 // TestHotPathInstructions compares what the hot path costs with what it cost: instructions, not seconds, which are the machine's business.
 func TestHotPathInstructions(t *testing.T) {

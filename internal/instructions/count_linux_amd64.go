@@ -60,6 +60,7 @@ func Count(name string) (int, error) {
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), environment+"="+name, "GOGC=off", "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1")
+	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EACCES) {

@@ -5,6 +5,7 @@ package element
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
@@ -40,12 +41,8 @@ func (it *Iter) Next(e *Element) bool {
 	if len(it.rest) == 0 {
 		return false
 	}
-	// A loop: names are short.
-	end := 1
-	for end < len(it.rest) && it.rest[end] != 0 {
-		end++
-	}
-	if end == len(it.rest) {
+	end := 1 + nameLen(it.rest[1:])
+	if end == 0 {
 		return it.fail()
 	}
 	t, from := bsoncore.Type(it.rest[0]), end+1
@@ -57,6 +54,24 @@ func (it *Iter) Next(e *Element) bool {
 	e.Type, e.Key, e.Data, e.Raw = t, it.rest[1:end], it.rest[from:to:to], it.rest[:to:to]
 	it.rest = it.rest[to:]
 	return true
+}
+
+// nameLen returns how many bytes lie before the first NUL, −1 where there is none. Names are short: eight bytes at once find most.
+func nameLen(b []byte) int {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	n := 0
+	for ; len(b)-n >= 8; n += 8 {
+		x := binary.LittleEndian.Uint64(b[n:])
+		if zero := (x - ones) &^ x & tops; zero != 0 {
+			return n + bits.TrailingZeros64(zero)/8
+		}
+	}
+	for ; n < len(b); n++ {
+		if b[n] == 0 {
+			return n
+		}
+	}
+	return -1
 }
 
 func (it *Iter) fail() bool {
