@@ -107,6 +107,11 @@ func (ft *fetch) run(ctx context.Context, r *Router, to target, msg []byte) {
 	ft.bytes = size
 }
 
+// good reports whether a fetch that is over has brought a batch that may be handed out.
+func (ft *fetch) good() bool {
+	return ft.err == nil && (ft.lease == nil || ft.lease.Valid()) && commandError(ft.reply.Body) == nil
+}
+
 // land gives a branch that has no document left what its fetch, which is over, has brought.
 func (f *fanout) land(br *branch) error {
 	ft := br.ahead
@@ -173,12 +178,20 @@ func (f *fanout) scan(q *Request, batchSize int64) {
 }
 
 // fetchAhead asks for what the client will want next, when it has been given a batch.
-func (f *fanout) fetchAhead(q *Request) {
+func (f *fanout) fetchAhead(q *Request) error {
 	if !f.scanning || f.limit >= 0 && f.buffered() >= f.limit {
-		return
+		return nil
 	}
 	free := len(f.branches)
-	if f.heap == nil {
+	if f.heap != nil {
+		for i, br := range f.branches { // what has come begins to be merged now, so that the next can be asked for
+			if br.ahead != nil && f.bare(i) && br.ahead.ended() && br.ahead.good() {
+				if err := f.land(br); err != nil {
+					return err
+				}
+			}
+		}
+	} else {
 		free = unsortedAhead
 		for _, br := range f.branches {
 			if br.ahead != nil {
@@ -192,9 +205,10 @@ func (f *fanout) fetchAhead(q *Request) {
 			continue
 		}
 		if free--; free < 0 || !f.startFetch(br, q) {
-			return
+			break
 		}
 	}
+	return nil
 }
 
 // buffered is about how many documents the branches have.

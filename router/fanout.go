@@ -148,10 +148,13 @@ func newFanout(r *Router, q *Request, coll string, s order.Sort, proj merge.Proj
 
 func (f *fanout) fill(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
 	done, err := f.merge(ctx, q, b, limit)
-	if !done && err == nil {
-		f.fetchAhead(q)
+	if done || err != nil {
+		return done, err
 	}
-	return done, err
+	if err := f.fetchAhead(q); err != nil {
+		return true, err
+	}
+	return f.surplus == nil && f.drained(), nil
 }
 
 func (f *fanout) merge(ctx context.Context, q *Request, b *batch, limit int) (bool, error) {
