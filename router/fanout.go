@@ -7,7 +7,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router/merge"
 	"github.com/shardway/shardway/shardkey/order"
@@ -32,76 +31,6 @@ func arrayIndex(i int) string {
 // maxBuffered is about how many bytes of documents one read holds that its client has not fetched yet; the documents that were seen
 // so far tell how many that are.
 const maxBuffered = 64 << 20
-
-// branch is one partition's part of a read: a backend cursor and the documents of its last batch.
-type branch struct {
-	part *partition.Part
-	host string
-	id   int64 // the backend's cursor; 0 when it is exhausted
-	docs []byte
-	// batch is what docs was when it came; taken, how many documents of it were taken since.
-	batch []byte
-	taken int
-	// reply owns docs.
-	reply backend.Reply
-	// ahead is the next batch, under way or there; nil when it has not been asked for.
-	ahead *fetch
-	// unsent says that the last attempt to ask for it ahead did not leave, so that whoever needs it shall ask, and be told why not.
-	unsent bool
-}
-
-// take sets what a reply with a cursor brought. field is firstBatch or nextBatch.
-func (b *branch) take(reply backend.Reply, field string) error {
-	b.reply.Release()
-	b.reply, b.docs, b.host = reply, nil, reply.Host
-	cur, ok := bsoncore.Document(reply.Body).Lookup("cursor").DocumentOK()
-	if !ok {
-		return wire.Errorf(wire.InternalError, "backend '%s' answered without a cursor", b.part.Backend)
-	}
-	b.id, _ = cur.Lookup("id").AsInt64OK()
-	arr, ok := cur.Lookup(field).ArrayOK()
-	if !ok || len(arr) < 5 {
-		return wire.Errorf(wire.InternalError, "backend '%s' answered without a %s", b.part.Backend, field)
-	}
-	b.docs, b.taken, b.unsent = arr[4:len(arr)-1], 0, false
-	b.batch = b.docs
-	return nil
-}
-
-// next cuts the first document off the batch.
-func (b *branch) next() (bson.Raw, bool) {
-	if len(b.docs) == 0 {
-		return nil, false
-	}
-	b.taken++
-	elem, rest, ok := bsoncore.ReadElement(b.docs)
-	if !ok {
-		b.docs = nil
-		return nil, false
-	}
-	b.docs = rest
-	doc, ok := elem.Value().DocumentOK()
-	return bson.Raw(doc), ok
-}
-
-// sampled is of how many documents sample looks at the sizes.
-const sampled = 32
-
-// sample tells from the first documents how many there are, about; false when they are none.
-func (b *branch) sample() (n int64, ok bool) {
-	rem := b.docs
-	for n = 0; n < sampled && len(rem) > 0; n++ {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok || bsoncore.Type(elem[0]) != bsoncore.TypeEmbeddedDocument {
-			return 0, false
-		}
-		rem = rest
-	}
-	seen := int64(len(b.docs) - len(rem))
-	return n * int64(len(b.docs)) / max(1, seen), n > 0
-}
-
-func (b *branch) exhausted() bool { return b.id == 0 && len(b.docs) == 0 && b.ahead == nil }
 
 // fanout merges the branches of one read: sorted by k-way merge, else one branch after the other as they answer.
 type fanout struct {
@@ -193,65 +122,6 @@ func (f *fanout) merge(ctx context.Context, q *Request, b *batch, limit int) (bo
 		}
 	}
 	return f.limit == 0 || f.surplus == nil && f.drained(), nil
-}
-
-// untouched reports whether the client gets the branches' documents as they are, all of them.
-func (f *fanout) untouched() bool {
-	return f.skip == 0 && f.limit < 0 && f.surplus == nil && f.proj.Nothing()
-}
-
-// wholeComes reports whether the next documents are a whole batch, or must be asked for: what a batch has so far is then sent by itself,
-// so that the following ones go as they come.
-func (f *fanout) wholeComes(ctx context.Context, q *Request) (bool, error) {
-	if f.heap != nil {
-		if f.run < longRun || f.branches[f.last].taken > 0 && len(f.branches[f.last].docs) > 0 {
-			return false, nil
-		}
-		if err := f.heads(ctx, q); err != nil {
-			return false, err
-		}
-		return f.nextRun() != nil, nil
-	}
-	for range f.branches {
-		if br := f.branches[f.turn%len(f.branches)]; len(br.docs) > 0 {
-			return br.worth(), nil
-		}
-		f.turn++
-	}
-	return !f.drained(), nil
-}
-
-// worth reports whether a branch has a batch of which nothing has been taken and that is large enough to be a reply.
-func (b *branch) worth() bool { return b.taken == 0 && len(b.docs) >= enough/4 }
-
-// wholeBatch gives the client the batch of one branch as it came, when it is large enough to be worth a reply.
-func (f *fanout) wholeBatch(ctx context.Context, q *Request, b *batch) (bool, error) {
-	if f.drained() {
-		return false, nil
-	}
-	for {
-		br, err := f.ready()
-		if err != nil {
-			return false, err
-		}
-		if br == nil {
-			if more, err := f.refill(ctx, q); !more || err != nil {
-				return false, err
-			}
-			continue
-		}
-		if !br.worth() {
-			return false, nil
-		}
-		n, ok := br.sample()
-		if !ok {
-			return false, nil
-		}
-		f.seen, f.seenBytes = f.seen+n, f.seenBytes+int64(len(br.docs))
-		b.takeWhole(br, int(n))
-		f.turn++
-		return true, nil
-	}
 }
 
 // ready returns the next branch, in turn, that has documents; nil when none has. What was fetched ahead for a branch is looked at when it has its turn, and so
@@ -413,62 +283,6 @@ func (f *fanout) heads(ctx context.Context, q *Request) error {
 	}
 }
 
-// longRun is after how many documents of one branch, without a break, it is looked whether its next batch comes before all others' documents.
-const longRun = 64
-
-// nextRun returns the branch whose whole batch comes next in order, of which only the head was taken, into the heap; nil when it is not so, or not known.
-func (f *fanout) nextRun() *branch {
-	if f.run < longRun {
-		return nil
-	}
-	i, ok := f.heap.Peek()
-	if !ok || i != f.last {
-		return nil
-	}
-	br := f.branches[i]
-	if br.taken != 1 || len(br.batch) < enough/4 {
-		return nil
-	}
-	last := br.lastOf()
-	if last == nil || !f.heap.Leads(last) {
-		f.run = 0 // not again at once: looking for the last document costs something
-		return nil
-	}
-	return br
-}
-
-// wholeRun gives the client the batch of one branch as it came, when all of it comes next in order.
-func (f *fanout) wholeRun(ctx context.Context, q *Request, b *batch) (bool, error) {
-	if err := f.heads(ctx, q); err != nil {
-		return false, err
-	}
-	br := f.nextRun()
-	if br == nil {
-		return false, nil
-	}
-	head, _ := f.heap.Pop()
-	br.docs = br.batch
-	n, _ := br.sample()
-	f.seen, f.seenBytes = f.seen+n, f.seenBytes+int64(len(br.docs))
-	b.takeWhole(br, int(n))
-	f.pop(head.Source, int(n))
-	return true, nil
-}
-
-// lastOf returns the last document of a batch, nil when it is not made of documents.
-func (b *branch) lastOf() (doc bson.Raw) {
-	for rem := b.batch; len(rem) > 0; {
-		elem, rest, ok := bsoncore.ReadElement(rem)
-		if !ok || bsoncore.Type(elem[0]) != bsoncore.TypeEmbeddedDocument {
-			return nil
-		}
-		if rem = rest; len(rem) == 0 {
-			doc = elem.Value().Data
-		}
-	}
-	return doc
-}
-
 // refill gets more for the branches without documents that are not exhausted: it asks all at once and, of a cursor that fetches ahead, waits for the first. It reports
 // whether there was any. A branch whose head lies in the heap is left alone: its bytes must stay.
 func (f *fanout) refill(ctx context.Context, q *Request) (bool, error) {
@@ -495,26 +309,6 @@ func (f *fanout) refill(ctx context.Context, q *Request) (bool, error) {
 	}
 	replies, errs := f.r.scatter(ctx, targets, msgs)
 	return true, settle(who, replies, errs, "nextBatch")
-}
-
-// settle hands replies to branches; the first error wins and replies that nobody takes are released.
-func settle(who []*branch, replies []backend.Reply, errs []error, field string) error {
-	var first error
-	for i, br := range who {
-		err := errs[i]
-		if err == nil {
-			if err = commandError(replies[i].Body); err != nil {
-				replies[i].Release()
-				br.id, br.docs = 0, nil
-			} else {
-				err = br.take(replies[i], field)
-			}
-		}
-		if err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
 }
 
 func (f *fanout) getMore(br *branch, q *Request) []byte {
@@ -552,17 +346,4 @@ func newFanoutPlain(r *Router, q *Request, p *partition.Part) *fanout {
 	f := newFanout(r, q, "", order.Sort{}, merge.Projection{})
 	f.branches = []*branch{{part: p}}
 	return f
-}
-
-// settleOne hands one reply to a branch; field is found by what the reply has.
-func settleOne(br *branch, reply backend.Reply, err error) error {
-	if err != nil {
-		br.id, br.docs = 0, nil
-		return err
-	}
-	field := "firstBatch"
-	if _, e := bsoncore.Document(reply.Body).LookupErr("cursor", "nextBatch"); e == nil {
-		field = "nextBatch"
-	}
-	return settle([]*branch{br}, []backend.Reply{reply}, []error{nil}, field)
 }
