@@ -52,7 +52,7 @@ func (b *bench) profiled(t target) error {
 		return err
 	case "scan", "sorted":
 		for end := time.Now().Add(b.length); time.Now().Before(end); {
-			if _, err := b.scan(t.addr, b.only == "sorted"); err != nil {
+			if _, err := b.scan(t.addr, b.only == "sorted", 1); err != nil {
 				return err
 			}
 		}
