@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardway/shardway/backend/backendtest"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
@@ -524,4 +525,50 @@ func sectionedIfDocuments(t testing.TB, cmd bson.D) wire.Message {
 		return wireMessage(t, cmd)
 	}
 	return sectioned(t, cmd)
+}
+
+// A write that waits at a closed gate goes where the newest map says, also when that is no longer for the hot path to find out.
+func TestHotWritesPlanAgain(t *testing.T) {
+	for what, change := range map[string]func(*catalog.Map){
+		"moved":   func(*catalog.Map) {},
+		"rekeyed": func(m *catalog.Map) { p, _ := shardkey.ParsePattern(mustMarshal(d("v", "hashed"))); m.Key = &p },
+		"retired": func(m *catalog.Map) {
+			m.Retired = []catalog.OldHome{{Range: m.Partitions[0].Range, Backend: "b0", Physical: "c@1.0.0", FlippedAt: time.Now()}}
+		},
+		"unsharded": func(m *catalog.Map) { m.Key, m.Hash = nil, "" },
+	} {
+		for _, name := range []string{"insert", "update", "delete"} {
+			t.Run(what+", "+name, func(t *testing.T) {
+				e, servers := scriptEnv(t)
+				e.knownBackends()
+				e.shard("c", "k", 1)
+				c := e.table.View().Collection(e.db + ".c")
+				cmd := hotWrite(e.db, name, bson.E{Key: "txnNumber", Value: int64(1)})
+				if !reads(t, e.router, cmd) {
+					t.Fatal("not taken")
+				}
+				e.table.Close(c.NS, []partition.Home{c.Parts[0].Home}, 2, partition.ClosedAll)
+				replied := make(chan bson.Raw, 1)
+				go func() { replied <- e.exchange(wireMessage(t, cmd)) }()
+				for e.router.stats.inserts.Load()+e.router.stats.updates.Load()+e.router.stats.deletes.Load() == 0 {
+					time.Sleep(time.Millisecond) // until it is on its way to the gate
+				}
+				next := *c.Map
+				next.V, next.Partitions = 2, []catalog.Partition{{Range: c.Parts[0].Range, Backend: "b1", Physical: "c@2.0.0"}}
+				change(&next)
+				e.apply(&next)
+				reply := <-replied
+				if n, _ := reply.Lookup("n").AsInt64OK(); n != 1 {
+					t.Errorf("answered %v", reply)
+				}
+				if got := writesOf(servers[0], servers[2]); len(got) != 0 {
+					t.Errorf("sent to the old home, or another: %v", got)
+				}
+				got := writesOf(servers[1])
+				if len(got) != 1 || got[0].Body.Lookup(name).StringValue() != "c@2.0.0" || got[0].Body.Lookup("txnNumber").Int64() != 1 {
+					t.Errorf("the new home got %v", got)
+				}
+			})
+		}
+	}
 }
