@@ -50,6 +50,8 @@ type point struct {
 	update      bsoncore.Value
 	ordered     bool
 	n, modified int64
+	// made is room for a document that is given an _id.
+	made []byte
 
 	coll  *partition.Collection
 	parts []*partition.Part // the one
@@ -119,7 +121,7 @@ func (p *point) release() {
 // forget forgets all but the memory that can be used again.
 func (p *point) forget() {
 	clear(p.target.Values)
-	*p = point{target: p.target, ns: p.ns[:0], parts: p.parts[:0]}
+	*p = point{target: p.target, ns: p.ns[:0], parts: p.parts[:0], made: p.made[:0]}
 }
 
 // answerPoint answers a command of that kind. Those that are not plain it does not take; an error ends the connection.

@@ -284,6 +284,7 @@ func TestHotPathAllocates(t *testing.T) {
 		{"update", bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{d("q", d("k", 5, "_id", 1), "u", d("$set", d("a", 1)))}},
 			{Key: "lsid", Value: testSession}, {Key: "$db", Value: e.db}}},
 		{"delete", hotWrite(e.db, "delete")},
+		{"insert-without-id", with(hotWrite(e.db, "insert"), "documents", bson.A{d("k", 5)})},
 		{"insert-of-two", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{d("_id", 1, "k", 5), d("_id", 2, "k", 5)}}, {Key: "lsid", Value: testSession}, {Key: "$db", Value: e.db}}},
 	}
 	const file = "testdata/allocations.txt"

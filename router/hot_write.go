@@ -45,16 +45,33 @@ func (p *point) readWrite() bool {
 	}
 	h := p.kind.shape.and(p.ns)
 	if p.kind.write == &inserts {
-		if _, has := element.Lookup(p.stmt, "_id"); !has {
-			return false // the general code makes one
-		}
 		p.shape = backend.Shape(h)
-		return true
+		return p.readDocument()
 	}
 	if !p.readStatement() {
 		return false
 	}
 	p.shape = backend.Shape(h.filter(bsoncore.Document(p.filter)))
+	return true
+}
+
+// maxHotID is the largest document that the hot path gives an _id: the room for it stays.
+const maxHotID = 16 << 10
+
+// readDocument has the document to insert have an _id, as withID does.
+func (p *point) readDocument() bool {
+	it := element.In(p.stmt)
+	var e element.Element
+	for it.Next(&e) {
+		if string(e.Key) == "_id" {
+			return true
+		}
+	}
+	if it.Malformed() || len(p.stmt) > maxHotID {
+		return false
+	}
+	p.made = appendWithID(p.made[:0], p.stmt)
+	p.stmt = p.made
 	return true
 }
 

@@ -270,8 +270,15 @@ func withID(doc bson.Raw) bson.Raw {
 	if _, err := bsoncore.Document(doc).LookupErr("_id"); err == nil || len(doc) < 5 {
 		return doc
 	}
-	with := make([]byte, 4, len(doc)+17)
-	with = bsoncore.AppendObjectIDElement(with, "_id", bson.NewObjectID())
-	with = append(with, doc[4:len(doc)-1]...)
-	return bson.Raw(closeDocument(with, 0))
+	return appendWithID(make([]byte, 0, len(doc)+idSize), doc)
+}
+
+// idSize is what an _id adds to a document.
+const idSize = 1 + len("_id") + 1 + 12
+
+// appendWithID appends a document that has no _id with a new one.
+func appendWithID(dst []byte, doc bson.Raw) []byte {
+	start := len(dst)
+	dst = bsoncore.AppendObjectIDElement(append(dst, 0, 0, 0, 0), "_id", bson.NewObjectID())
+	return closeDocument(append(dst, doc[4:len(doc)-1]...), start)
 }
