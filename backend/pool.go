@@ -188,7 +188,7 @@ func (p *pool) refuse(g grant) {
 
 // mayDialLocked reports whether one more connection may be made now. Requests that share make no more than they share.
 func (p *pool) mayDialLocked(l lane) bool {
-	return p.dialing < maxDialing && len(p.all)+p.dialing < p.b.cfg.MaxConns && (l == single || len(p.sharing)+p.dialing < max(most, p.width(l)))
+	return p.dialing < maxDialing && len(p.all)+p.dialing < p.b.cfg.MaxConns && (l == single || len(p.sharing)+p.dialing < p.width(l))
 }
 
 // grantLocked lets waiters dial as far as the bounds allow.

@@ -13,9 +13,8 @@ import (
 const (
 	// maxShared is the largest message that shares a connection.
 	maxShared = 64 << 10
-	// A connection more is shared for every perConn requests in flight, from fewest to most; from perConnMost requests on each also beyond.
-	perConn, fewest, most = 16, 4, 16
-	perConnMost, mostEver = 32, 64
+	// A connection more is shared for every perConn requests in flight, from fewest to most.
+	perConn, fewest, most = 32, 4, 64
 	// stalledAfter is how long a connection may go without a reply while others have some, before new requests avoid it.
 	stalledAfter = 10 * time.Millisecond
 	// probeEvery is which part of the requests of a shape that waits is put behind another one, to learn whether it still does.
@@ -87,7 +86,7 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	defer p.mu.Unlock()
 	if l == few && !must && p.inFlight >= 2*fewest {
 		width := p.width(few)
-		p.boost.short = p.boost.short || p.inFlight >= 2*width && width < mostEver
+		p.boost.short = p.boost.short || p.inFlight >= 2*width && width < most
 		p.boost.step(at, p.replies.Load(), p.inFlight, mostBoost, len(p.sharing) >= p.width(few))
 	}
 	var newest int64 // when any of them had a reply
@@ -132,7 +131,7 @@ func (p *pool) width(l lane) int {
 	if l == many {
 		return min(n, p.waiting.cap)
 	}
-	return min(p.boost.cap*min(max(n/perConn, fewest, n/perConnMost), max(most, n/perConnMost)), mostEver)
+	return min(p.boost.cap*max(n/perConn, fewest), most)
 }
 
 // mark notes for what a connection was taken; with a lane that shares, others may join it.
@@ -158,7 +157,7 @@ func (p *pool) mark(c *conn, shape Shape, l lane) {
 
 // admitLocked lets short requests that wait for a connection share c.
 func (p *pool) admitLocked(c *conn) {
-	for e := p.waiters.Front(); e != nil && c.users < perConnMost; {
+	for e := p.waiters.Front(); e != nil && c.users < perConn; {
 		w, next := e.Value.(*waiter), e.Next()
 		if w.lane != single {
 			p.waiters.Remove(e)

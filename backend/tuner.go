@@ -52,7 +52,7 @@ const (
 func tunerOfWaiting() tuner { return tuner{cap: leastCap, least: leastCap, gain: 0.5} }
 
 // tunerOfBoost multiplies the connections of those that do not.
-func tunerOfBoost() tuner { return tuner{cap: 1, least: 1, gain: 0.3} }
+func tunerOfBoost() tuner { return tuner{cap: 1, least: 1, gain: 0.5} }
 
 // step is called for every request concerned: replies is how many the host has given, ever, inFlight how many requests it has, most the largest cap. ready
 // says that the connections which the cap allows are there.
