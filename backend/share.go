@@ -13,8 +13,9 @@ import (
 const (
 	// maxShared is the largest message that shares a connection.
 	maxShared = 64 << 10
-	// A connection more is shared for every perConn requests in flight, from fewest to most.
-	perConn, fewest, most = 32, 4, 64
+	// A connection more is shared for every perConn requests in flight, from fewest to enough; and for every perConnMost beyond, to most.
+	perConn, fewest, enough = 32, 4, 16
+	perConnMost, most       = 64, 64
 	// stalledAfter is how long a connection may go without a reply while others have some, before new requests avoid it.
 	stalledAfter = 10 * time.Millisecond
 	// probeEvery is which part of the requests of a shape that waits is put behind another one, to learn whether it still does.
@@ -128,10 +129,11 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 // width is how many connections the requests of a lane should share.
 func (p *pool) width(l lane) int {
 	n := p.inFlight + 1
-	if l == many {
+	// While it has not been shown that more connections pay, what seems to wait is taken for what a busy server has too much of.
+	if l == many && (n <= 2*leastCap || p.waiting.cap > leastCap) {
 		return min(n, p.waiting.cap)
 	}
-	return min(p.boost.cap*max(n/perConn, fewest), most)
+	return min(p.boost.cap*max(fewest, min(n/perConn, enough), n/perConnMost), most)
 }
 
 // mark notes for what a connection was taken; with a lane that shares, others may join it.
@@ -157,7 +159,7 @@ func (p *pool) mark(c *conn, shape Shape, l lane) {
 
 // admitLocked lets short requests that wait for a connection share c.
 func (p *pool) admitLocked(c *conn) {
-	for e := p.waiters.Front(); e != nil && c.users < perConn; {
+	for e := p.waiters.Front(); e != nil && c.users < perConnMost; {
 		w, next := e.Value.(*waiter), e.Next()
 		if w.lane != single {
 			p.waiters.Remove(e)
