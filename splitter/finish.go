@@ -44,7 +44,7 @@ func (s *Splitter) settle(ctx context.Context, rec *catalog.Reshape) error {
 func (s *Splitter) drain(rec *catalog.Reshape, err error) {
 	ctx, done := s.keep(s.ctx, rec, nil)
 	defer done()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 30*time.Second) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		if err == nil {
 			err = s.drop(ctx, rec)
 		}
