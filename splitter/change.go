@@ -277,11 +277,16 @@ func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) error {
 	return s.dropHome(ctx, h)
 }
 
+// dropLimit is how long one try of a drop may take. It changes names and waits for locks; what it is about can be tried again.
+const dropLimit = 20 * time.Second
+
 func (s *Splitter) dropHome(ctx context.Context, h partition.Home) error {
 	b := s.cfg.Backends.Get(h.Backend)
 	if b == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, dropLimit)
+	defer cancel()
 	_, err := b.Run(ctx, h.DB, bson.D{{Key: "drop", Value: h.Physical}, majority})
 	select {
 	case s.dropped <- struct{}{}:
