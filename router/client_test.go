@@ -560,6 +560,35 @@ func TestDrainCuts(t *testing.T) {
 	}
 }
 
+// watchedListener is a listener that tells when it is closed.
+type watchedListener struct {
+	net.Listener
+	closed func()
+}
+
+func (l *watchedListener) Close() error { l.closed(); return l.Listener.Close() }
+
+// Who hears that the server goes must not be able to connect to it once more.
+func TestListenersCloseBeforeAnybodyHears(t *testing.T) {
+	r := New(Config{Log: zerolog.Nop()})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := false
+	r.listeners[&watchedListener{l, func() {
+		select {
+		case <-r.drain:
+			heard = true
+		default:
+		}
+	}}] = struct{}{}
+	r.Shutdown(t.Context())
+	if heard {
+		t.Error("monitors hear of the end while the listener still takes connections")
+	}
+}
+
 // failing is a listener without descriptors.
 type failing struct {
 	net.Listener

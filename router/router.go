@@ -160,13 +160,13 @@ func (r *Router) Shutdown(ctx context.Context) {
 		ends = time.Now().Add(lingerLimit)
 	}
 	r.mu.Lock()
+	for l := range r.listeners {
+		_ = l.Close() // before monitors hear of it, so that no client connects anew who knows better
+	}
 	if !r.closing {
 		r.closing = true
 		r.drainEnds = ends
 		close(r.drain)
-	}
-	for l := range r.listeners {
-		_ = l.Close()
 	}
 	r.mu.Unlock()
 	r.waitConns(ctx, min(lingerLimit, time.Until(ends)/4))
