@@ -146,7 +146,7 @@ func showsPhysical(reply bson.Raw) bool {
 // gone waits until a backend has no collection that matches: what a map names no more is dropped once nobody uses it.
 func (w *ddlWorld) gone(id string, filter bson.D) {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		names, err := w.on(id).ListCollectionNames(context.Background(), filter)
 		if err == nil && len(names) == 0 {
 			return
