@@ -116,7 +116,7 @@ func TestShapes(t *testing.T) {
 				note(s, 1, 0, together)
 			}
 		}, true},
-		"fast again":                        {func(s *shapes) { note(s, 1000, 10*time.Millisecond, queued); note(s, 30, 50*time.Microsecond, queued) }, false},
+		"fast again":                        {func(s *shapes) { note(s, 1000, 10*time.Millisecond, queued); note(s, 20, 50*time.Microsecond, queued) }, false},
 		"another shape in the slot is none": {func(s *shapes) { note(s, 100, 10*time.Millisecond, queued); s.learn(k+1<<50, 0, queued) }, false},
 	} {
 		var s shapes

@@ -14,8 +14,8 @@ const (
 	waitsFrom = 500 * time.Microsecond
 	// ownFrom is the time from which a connection costs nothing beside it: each such request has its own, however many they are.
 	ownFrom = 50 * time.Millisecond
-	// What is kept of a shape stays within these, so that a change is noticed soon.
-	leastKept, mostKept = 20 * time.Microsecond, ownFrom * 5 / 4
+	// What is kept of a shape stays within these, and below soonKept from the first request that did not wait, so that a change is noticed soon.
+	leastKept, soonKept, mostKept = 20 * time.Microsecond, 4 * waitsFrom, ownFrom * 5 / 4
 
 	shapeSlots = 1024
 )
@@ -56,6 +56,9 @@ const (
 func (s *shapes) learn(k Shape, took time.Duration, how evidence) {
 	slot := s.slot(k)
 	kept := s.kept(k)
+	if took < waitsFrom && how != together {
+		kept = min(kept, soonKept)
+	}
 	switch {
 	case how == together:
 		kept -= kept / 12

@@ -47,7 +47,7 @@ func (p *pool) lane(shape Shape, at time.Duration) lane {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	inFlight := p.inFlight + p.singles
+	inFlight := p.inFlight + p.singles + p.waiters.Len() // those that wait will have a connection too
 	p.waiting.step(at, p.replies.Load(), inFlight, p.b.cfg.MaxConns, len(p.sharing) >= min(p.waiting.cap, inFlight))
 	if inFlight < p.waiting.cap {
 		return single
