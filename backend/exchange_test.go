@@ -12,20 +12,7 @@ import (
 // exchange is a connection and what its server reads and writes.
 func exchange(t *testing.T) (*conn, net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close(); server.Close() })
+	client, server := pair(t)
 	return newConn(&pool{}, client), server
 }
 

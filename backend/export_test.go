@@ -10,24 +10,31 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/address"
 )
 
+// pair makes a connection and returns both of its ends. They close with the test.
+func pair(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if client, err = net.Dial("tcp", l.Addr().String()); err == nil {
+		server, err = l.Accept()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
+	return client, server
+}
+
 // EchoForTest puts a connection into the host's pool whose server answers {ok: 1} without allocating.
 func EchoForTest(t *testing.T, b *Backend, host string) func() {
 	t.Helper()
 	if err := b.Ready(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, server := pair(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -53,7 +60,6 @@ func EchoForTest(t *testing.T, b *Backend, host string) func() {
 	return func() {
 		_ = client.SetDeadline(time.Now())
 		_ = server.Close()
-		_ = l.Close()
 		<-done
 	}
 }
