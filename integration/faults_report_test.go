@@ -140,55 +140,37 @@ func (w *faulty) explain() {
 	if !w.t.Failed() {
 		return
 	}
-	w.dump("reshapes", w.fleet.Servers[0], catalog.DB, "reshapes")
 	for i, s := range w.fleet.Servers {
-		for _, coll := range []string{"instances", "closings", "answers"} {
-			w.dump(fmt.Sprintf("%s on b%d", coll, i+1), s, catalog.MemberDB, coll)
-		}
-		w.sizes(i+1, s)
+		w.describe(fmt.Sprintf("b%d", i+1), s)
 	}
 	for i, file := range w.logs {
 		w.t.Logf("warnings of proxy %d: %s", i, strings.Join(lastWarnings(file, 40), "\n"))
 	}
 }
 
-// sizes logs the collections of a backend: what a late write has made has few documents.
-func (w *faulty) sizes(number int, s *fleet.Server) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 10*time.Second)
+// describe logs what the proxies have recorded at a backend, and its collections: what a late write has made has few documents.
+func (w *faulty) describe(name string, s *fleet.Server) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 20*time.Second)
 	defer cancel()
 	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + s.Addr() + "/?directConnection=true"))
 	if err != nil {
-		w.t.Log(err)
+		w.t.Log(name, err)
 		return
 	}
 	defer func() { _ = client.Disconnect(ctx) }()
+	for _, c := range [][2]string{{catalog.DB, "reshapes"}, {catalog.MemberDB, "instances"}, {catalog.MemberDB, "closings"}, {catalog.MemberDB, "answers"}} {
+		var docs []bson.Raw
+		cur, err := client.Database(c[0]).Collection(c[1]).Find(ctx, bson.D{})
+		if err == nil {
+			err = cur.All(ctx, &docs)
+		}
+		w.t.Logf("%s, %s: %v (%v)", name, c[1], docs, err)
+	}
 	names, err := client.Database("f").ListCollectionNames(ctx, bson.D{})
-	if err != nil {
-		w.t.Log(err)
-	}
-	for _, name := range names {
-		n, err := client.Database("f").Collection(name).CountDocuments(ctx, bson.D{})
-		w.t.Logf("b%d: %s has %d documents (%v)", number, name, n, err)
-	}
-}
-
-// dump logs the documents of one of the proxies' own collections.
-func (w *faulty) dump(what string, s *fleet.Server, db, coll string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 10*time.Second)
-	defer cancel()
-	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + s.Addr() + "/?directConnection=true"))
-	if err != nil {
-		w.t.Log(err)
-		return
-	}
-	defer func() { _ = client.Disconnect(ctx) }()
-	cur, err := client.Database(db).Collection(coll).Find(ctx, bson.D{})
-	if err != nil {
-		w.t.Log(err)
-		return
-	}
-	for cur.Next(ctx) {
-		w.t.Logf("%s: %v", what, cur.Current)
+	w.t.Logf("%s has %d collections (%v)", name, len(names), err)
+	for _, coll := range names {
+		n, err := client.Database("f").Collection(coll).CountDocuments(ctx, bson.D{})
+		w.t.Logf("%s: %s has %d documents (%v)", name, coll, n, err)
 	}
 }
 

@@ -45,6 +45,7 @@ func TestFaults(t *testing.T) {
 	want := int64(fromEnvironment(t, "SHARDWAY_FAULT_RESHAPES", faultReshapes))
 	t.Logf("SHARDWAY_FAULT_SEED=%d SHARDWAY_FAULT_RESHAPES=%d", seed, want)
 	w := newFaulty(t, seed)
+	defer w.explain()
 	quiet := options.Client().SetRetryWrites(false) // the test server forgets records when it is killed
 	var plain []*mongo.Client
 	for i := range w.proxies {
@@ -112,7 +113,6 @@ func TestFaults(t *testing.T) {
 	t.Logf("%d documents acknowledged, %d deleted, %d unanswered; %d operations on registers; %d transfers acknowledged, of %d, and %d snapshots of their sums, beside %d that the server forgot",
 		len(set.there), len(set.gone), len(set.unsure), len(regs.ops), len(money.acked), money.next-firstTransfer, money.looks, money.blind)
 	noLeftovers(t, killSettle, w.fleet.Servers)
-	w.explain()
 	report := w.report()
 	t.Log(report)
 	if report.blameless > faultGateLimit {
