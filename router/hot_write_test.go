@@ -9,6 +9,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/backendtest"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
@@ -175,16 +176,11 @@ func (e *writeEnv) knownBackends() {
 
 // What is for the general code to find out is left to it also where only the fleet or the map says so.
 func TestHotPathLeavesRetriesAlone(t *testing.T) {
-	e, servers := scriptEnv(t)
-	for _, s := range servers {
-		s.SetHello(backendtest.Standalone())
-	}
+	e, _ := scriptEnv(t, func(s *backendtest.Server) { s.SetHello(backendtest.Standalone()) })
 	e.shard("alone", "k", 1)
-	if err := e.router.cfg.Backends.Get("b0").Ready(e.ctx); err != nil {
-		t.Fatal(err)
-	}
-	if e.router.cfg.Backends.Get("b0").Kind().String() != "standalone" {
-		t.Skip("the backend was asked before it became a standalone")
+	e.knownBackends()
+	if kind := e.router.cfg.Backends.Get("b0").Kind(); kind != backend.KindStandalone {
+		t.Fatalf("the backend is a %s", kind)
 	}
 	cmd := with(hotWrite(e.db, "insert"), "insert", "alone")
 	if !reads(t, e.router, cmd) || reads(t, e.router, append(cmd, bson.E{Key: "txnNumber", Value: int64(1)})) {

@@ -18,13 +18,16 @@ import (
 )
 
 // scriptEnv is a writeEnv over three scripted servers that say n: 1 for each statement.
-func scriptEnv(t *testing.T) (*writeEnv, []*backendtest.Server) {
+func scriptEnv(t *testing.T, change ...func(*backendtest.Server)) (*writeEnv, []*backendtest.Server) {
 	t.Helper()
 	uris := map[string]string{}
 	var servers []*backendtest.Server
 	for i := range 3 {
 		s := backendtest.New(t)
 		s.SetScript(writesDone)
+		for _, f := range change {
+			f(s)
+		}
 		servers = append(servers, s)
 		uris["b"+itoa(i)] = s.URI()
 	}
