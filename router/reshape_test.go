@@ -188,6 +188,7 @@ func TestReshapeUnderLoad(t *testing.T) {
 // noLeftovers checks that exactly the physical collections that the newest map names exist, once the retired ones are drained.
 func (p *proxy) noLeftovers(t *testing.T) {
 	t.Helper()
+	p.settled(t)
 	want := map[string]bool{}
 	for _, part := range p.catalog.Snapshot().Map("db.c").Partitions {
 		want[part.Backend+" "+part.Physical] = true

@@ -81,6 +81,9 @@ func (w *world) whole(t *testing.T) {
 	slices.Sort(want)
 	var got []string
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if records, err := w.store.Reshapes(t.Context()); err != nil || len(records) > 0 {
+			continue // on the stand-in a list makes anew what is dropped beside it (docs/test-server.md)
+		}
 		all, err := w.b.Client().Database("db").ListCollectionNames(t.Context(), bson.D{})
 		if err != nil {
 			t.Fatal(err)

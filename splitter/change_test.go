@@ -172,6 +172,10 @@ func TestDropWithoutAnAnswerOfTheCatalog(t *testing.T) {
 		t.Errorf("the collection was dropped, and Drop says %v", err)
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		records, err := w.store.Reshapes(t.Context())
+		if err == nil && len(records) > 0 && time.Now().Before(end) {
+			continue // on the stand-in a list makes anew what is dropped beside it (docs/test-server.md)
+		}
 		names, err := db.ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: "c"}})
 		if err == nil && len(names) == 0 {
 			return
