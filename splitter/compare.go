@@ -6,8 +6,6 @@ import (
 	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/partition"
 )
@@ -30,40 +28,40 @@ func (r *reshape) compare(ctx context.Context) ([]bson.RawValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer closeCursor(ctx, lone)
-	parts := make([]*mongo.Cursor, len(many))
+	defer lone.close(ctx)
+	parts := make([]*scan, len(many))
 	for i, h := range many {
 		if parts[i], err = r.inOrder(ctx, h); err != nil {
 			return nil, err
 		}
-		defer closeCursor(ctx, parts[i])
+		defer parts[i].close(ctx)
 	}
 	l := newLoose(len(many))
-	for lone.Next(ctx) {
-		i, err := place(lone.Current)
+	for lone.next(ctx) {
+		i, err := place(lone.doc)
 		if err != nil {
 			return nil, err
 		}
-		if parts[i].Next(ctx) {
-			if bytes.Equal(lone.Current, parts[i].Current) {
+		if parts[i].next(ctx) {
+			if bytes.Equal(lone.doc, parts[i].doc) {
 				continue
 			}
-			l.add(i, 1, parts[i].Current)
+			l.add(i, 1, parts[i].doc)
 		}
-		l.add(i, 0, lone.Current)
+		l.add(i, 0, lone.doc)
 		if l.tooMany() {
 			return nil, retryable{errors.New("inputs and outputs differ in too many documents")}
 		}
 	}
-	if err := lone.Err(); err != nil {
-		return nil, retryable{err}
+	if lone.err != nil {
+		return nil, retryable{lone.err}
 	}
 	for i, p := range parts {
-		for p.Next(ctx) && !l.tooMany() {
-			l.add(i, 1, p.Current)
+		for p.next(ctx) && !l.tooMany() {
+			l.add(i, 1, p.doc)
 		}
-		if err := p.Err(); err != nil {
-			return nil, retryable{err}
+		if p.err != nil {
+			return nil, retryable{p.err}
 		}
 	}
 	if l.tooMany() {
@@ -92,20 +90,13 @@ func (r *reshape) sides() (one partition.Home, many []partition.Home, place func
 }
 
 // inOrder reads a home in the order of _id.
-func (r *reshape) inOrder(ctx context.Context, h partition.Home) (*mongo.Cursor, error) {
-	c, err := r.s.collection(h)
-	if err != nil {
-		return nil, err
-	}
-	cur, err := c.Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetAllowDiskUse(true).
-		SetBatchSize(int32(r.atOnce(compareBatch))).SetNoCursorTimeout(true))
+func (r *reshape) inOrder(ctx context.Context, h partition.Home) (*scan, error) {
+	c, err := r.s.scan(ctx, h, r.atOnce(compareBatch), bson.D{{Key: "_id", Value: 1}})
 	if err != nil {
 		return nil, retryable{err}
 	}
-	return cur, nil
+	return c, nil
 }
-
-func closeCursor(ctx context.Context, c *mongo.Cursor) { _ = c.Close(context.WithoutCancel(ctx)) }
 
 // loose are documents whose counterpart has not come: for each home of the many, those of the lone side and those of the home, by _id.
 type loose struct {

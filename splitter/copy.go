@@ -20,7 +20,7 @@ import (
 // Batches of the copy: large enough to be cheap, small enough that the foreground is not held up.
 const (
 	copyDocs  = 1000
-	copyBytes = 2 << 20
+	copyBytes = 2<<20 - 64<<10 // so that most batches lie in one buffer of a pool (wire.GetBuffer)
 	// readBytes is about how much is read again at once.
 	readBytes = 8 << 20
 	// copyWriters is how many batches are written at the same time.
@@ -163,15 +163,11 @@ func (r *reshape) copyOne(ctx context.Context, h partition.Home) error {
 
 // readBatches reads an input in batches.
 func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches chan<- *batch) error {
-	in, err := r.s.collection(h)
-	if err != nil {
-		return err
-	}
-	cur, err := in.Find(ctx, bson.D{}, options.Find().SetBatchSize(copyDocs).SetNoCursorTimeout(true))
+	in, err := r.s.scan(ctx, h, copyDocs, nil)
 	if err != nil {
 		return retryable{err}
 	}
-	defer closeCursor(ctx, cur)
+	defer in.close(ctx)
 	b := r.newBatch()
 	send := func() error {
 		select {
@@ -182,20 +178,23 @@ func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches cha
 			return context.Cause(ctx)
 		}
 	}
-	for cur.Next(ctx) {
-		i, err := r.place(cur.Current)
+	for in.next(ctx) {
+		i, err := r.place(in.doc)
 		if err != nil {
 			return err
 		}
-		if b.add(i, cur.Current); !b.full() {
+		if err := r.add(b, i, in.doc); err != nil {
+			return err
+		}
+		if !b.full() {
 			continue
 		}
 		if err := send(); err != nil {
 			return err
 		}
 	}
-	if err := cur.Err(); err != nil {
-		return retryable{err}
+	if in.err != nil {
+		return retryable{in.err}
 	}
 	return send()
 }
@@ -247,28 +246,37 @@ func (r *reshape) served() uint64 {
 
 // batch is documents for the outputs.
 type batch struct {
-	docs  [][]any // by output
+	to    []*insertion // by output; nil where there is none
 	n     int
 	bytes int64
 }
 
-func (r *reshape) newBatch() *batch { return &batch{docs: make([][]any, len(r.outputs))} }
+func (r *reshape) newBatch() *batch { return &batch{to: make([]*insertion, len(r.outputs))} }
 
-func (b *batch) add(output int, doc bson.Raw) {
-	b.docs[output] = append(b.docs[output], append(bson.Raw(nil), doc...))
+// add copies a document into a batch.
+func (r *reshape) add(b *batch, output int, doc bson.Raw) error {
+	if b.to[output] == nil {
+		in, err := r.newInsertion(r.outputs[output].Home, copyBytes)
+		if err != nil {
+			return err
+		}
+		b.to[output] = in
+	}
+	b.to[output].add(doc)
 	b.n++
 	b.bytes += int64(len(doc))
+	return nil
 }
 
 func (b *batch) full() bool { return b.n >= copyDocs || b.bytes >= copyBytes }
 
 // write inserts a batch into the outputs, into all at the same time.
 func (r *reshape) write(ctx context.Context, b *batch) error {
-	errs := make([]error, len(b.docs))
+	errs := make([]error, len(b.to))
 	var wg sync.WaitGroup
-	for i, docs := range b.docs {
-		if len(docs) > 0 {
-			wg.Go(func() { errs[i] = r.insert(ctx, i, docs) })
+	for i, in := range b.to {
+		if in != nil {
+			wg.Go(func() { errs[i] = r.send(ctx, in) })
 		}
 	}
 	wg.Wait()
@@ -290,29 +298,22 @@ func (r *reshape) write(ctx context.Context, b *batch) error {
 
 // insert writes documents to an output, byte for byte. Equal entries of unique indexes are a duplicateError: they are the trace of a change that the stream
 // still has to bring, or one _id in two inputs.
-func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
-	c, err := r.s.collection(r.outputs[out].Home)
-	if err != nil {
-		return err
-	}
-	_, err = c.InsertMany(ctx, docs, options.InsertMany().SetOrdered(r.info.special()).SetBypassDocumentValidation(true))
-	switch {
-	case err == nil:
-		return nil
-	case !mongo.IsDuplicateKeyError(err):
-		return retryable{err}
-	}
-	dup := duplicateError{error: err}
-	var we mongo.BulkWriteException
-	if errors.As(err, &we) {
-		for _, e := range we.WriteErrors {
-			if e.Code != int(wire.DuplicateKey) {
-				return retryable{err}
-			}
-			if _, noID := e.Raw.LookupErr("keyPattern", "_id"); noID == nil && len(r.inputs) > 1 {
-				doc, _ := docs[e.Index].(bson.Raw)
-				dup.ids = append(dup.ids, doc.Lookup("_id"))
-			}
+func (r *reshape) insert(ctx context.Context, out int, docs []bson.Raw) error {
+	var dup error
+	for len(docs) > 0 {
+		in, err := r.newInsertion(r.outputs[out].Home, 0)
+		if err != nil {
+			return err
+		}
+		for len(docs) > 0 && in.n < copyDocs && len(in.buf.B) < copyBytes {
+			in.add(docs[0])
+			docs = docs[1:]
+		}
+		switch err := r.send(ctx, in); {
+		case isDuplicate(err):
+			dup = err
+		case err != nil:
+			return err
 		}
 	}
 	return dup
@@ -322,4 +323,9 @@ func (r *reshape) insert(ctx context.Context, out int, docs []any) error {
 type duplicateError struct {
 	error
 	ids []bson.RawValue
+}
+
+func isDuplicate(err error) bool {
+	var dup duplicateError
+	return errors.As(err, &dup)
 }

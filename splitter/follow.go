@@ -144,7 +144,7 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 	// What met an equal entry before is tried again together with what has changed since.
 	ids = append(ids, r.pending...)
 	r.pending, r.doubles = nil, nil
-	docs := make([][]any, len(r.outputs))
+	docs := make([][]bson.Raw, len(r.outputs))
 	seen := map[string]bson.Raw{}
 	for _, p := range r.inputs {
 		after, err := r.afterShown(ctx, p.Backend)
@@ -174,7 +174,7 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 		}
 	}
 	for k, d := range r.doubles {
-		isDouble := func(doc any) bool { return idKey(doc.(bson.Raw)) == k }
+		isDouble := func(doc bson.Raw) bool { return idKey(doc) == k }
 		for i := range docs {
 			docs[i] = slices.DeleteFunc(docs[i], isDouble)
 		}
@@ -198,10 +198,9 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 		if len(d) == 0 {
 			continue
 		}
-		var dup duplicateError
-		if err := r.insert(ctx, i, d); errors.As(err, &dup) {
+		if err := r.insert(ctx, i, d); isDuplicate(err) {
 			for _, doc := range d {
-				r.pending = append(r.pending, doc.(bson.Raw).Lookup("_id"))
+				r.pending = append(r.pending, doc.Lookup("_id"))
 			}
 		} else if err != nil {
 			return err
@@ -251,7 +250,7 @@ func (r *reshape) readAgain(ctx context.Context, h partition.Home, ids []bson.Ra
 	if err != nil {
 		return nil, err
 	}
-	defer closeCursor(ctx, cur)
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
 	var out []bson.Raw
 	for cur.Next(ctx) {
 		out = append(out, append(bson.Raw(nil), cur.Current...))

@@ -60,14 +60,16 @@ type reshape struct {
 	// sessions, by backend, read what a stream has shown and nothing older.
 	sessions map[string]*mongo.Session
 
-	mu    sync.Mutex
-	phase string
-	since time.Time // when phase began
-	took  bson.D    // milliseconds by phase, of those that are over
-	docs  int64
-	bytes int64
-	total int64
-	pause time.Duration
+	mu sync.Mutex
+	// writing are, by backend, the sessions of insertions that have ended.
+	writing map[string][]*writeSession
+	phase   string
+	since   time.Time // when phase began
+	took    bson.D    // milliseconds by phase, of those that are over
+	docs    int64
+	bytes   int64
+	total   int64
+	pause   time.Duration
 }
 
 // plan chooses inputs and outputs from the collection as it is now.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/partition"
 )
@@ -82,20 +81,16 @@ func (r *reshape) sameDigest(ctx context.Context, add func(uint64, bson.Raw) uin
 
 // digest reads a collection in natural order.
 func (r *reshape) digest(ctx context.Context, h partition.Home, add func(uint64, bson.Raw) uint64) (sum uint64, n int64, err error) {
-	c, err := r.s.collection(h)
-	if err != nil {
-		return 0, 0, err
-	}
-	cur, err := c.Find(ctx, bson.D{}, options.Find().SetBatchSize(copyDocs))
+	c, err := r.s.scan(ctx, h, copyDocs, nil)
 	if err != nil {
 		return 0, 0, retryable{err}
 	}
-	defer closeCursor(ctx, cur)
-	for ; cur.Next(ctx); n++ {
-		sum = add(sum, cur.Current)
+	defer c.close(ctx)
+	for ; c.next(ctx); n++ {
+		sum = add(sum, c.doc)
 	}
-	if err := cur.Err(); err != nil {
-		return 0, 0, retryable{err}
+	if c.err != nil {
+		return 0, 0, retryable{c.err}
 	}
 	return sum, n, nil
 }

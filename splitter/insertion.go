@@ -1,0 +1,175 @@
+package splitter
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
+)
+
+// insertion is an insert of documents into one home, made as the message that is sent: a document is copied once, byte for byte, and never decoded.
+type insertion struct {
+	b   *backend.Backend
+	h   partition.Home
+	buf *wire.Buffer
+	// at is where in buf the section of the documents begins.
+	at int
+	n  int
+	// session is nil where the server knows no retryable writes.
+	session *writeSession
+}
+
+// writeSession is a session whose writes a server applies once, however often they come. One insertion uses it at a time.
+type writeSession struct {
+	lsid bson.D
+	txn  int64
+}
+
+const documentsList = "documents"
+
+// newInsertion begins an insert into a home, for about so many bytes.
+func (r *reshape) newInsertion(h partition.Home, size int) (*insertion, error) {
+	b := r.s.cfg.Backends.Get(h.Backend)
+	if b == nil {
+		return nil, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", h.Backend)
+	}
+	in := &insertion{b: b, h: h}
+	cmd := bson.D{{Key: "insert", Value: h.Physical}, {Key: "ordered", Value: r.info.special()}, {Key: "bypassDocumentValidation", Value: true}, majority}
+	if b.Kind() != backend.KindStandalone {
+		in.session = r.takeSession(h.Backend)
+		cmd = append(cmd, bson.E{Key: "lsid", Value: in.session.lsid}, bson.E{Key: "txnNumber", Value: in.session.txn})
+	}
+	body, err := bson.Marshal(append(cmd, bson.E{Key: "$db", Value: h.DB}))
+	if err != nil {
+		return nil, err
+	}
+	in.buf = wire.GetBuffer(size + len(body) + 64)
+	in.buf.B = append(wire.AppendMsgStart(in.buf.B[:0]), body...)
+	in.buf.B = append(in.buf.B, 1)
+	in.at = len(in.buf.B)
+	in.buf.B = append(append(append(in.buf.B, 0, 0, 0, 0), documentsList...), 0)
+	return in, nil
+}
+
+// add copies a document into the message.
+func (in *insertion) add(doc bson.Raw) {
+	in.buf.Grow(len(doc))
+	in.buf.B = append(in.buf.B, doc...)
+	in.n++
+}
+
+// doc returns one of the documents.
+func (in *insertion) doc(i int) bson.Raw {
+	rem := in.buf.B[in.at+4+len(documentsList)+1:]
+	for ; i > 0; i-- {
+		rem = rem[binary.LittleEndian.Uint32(rem):]
+	}
+	return bson.Raw(rem[:binary.LittleEndian.Uint32(rem)])
+}
+
+// insertTries is how often an insertion is sent whose outcome is not known. The server applies it once.
+const insertTries = 2
+
+// send inserts the documents and gives back what the insertion holds. Equal entries of unique indexes are a duplicateError.
+func (r *reshape) send(ctx context.Context, in *insertion) error {
+	defer in.buf.Release()
+	binary.LittleEndian.PutUint32(in.buf.B[in.at:], uint32(len(in.buf.B)-in.at))
+	msg := wire.Seal(in.buf.B, 0)
+	tries := insertTries
+	if in.session == nil {
+		tries = 1
+	}
+	for {
+		err := r.outcome(ctx, in, msg)
+		if tries--; tries > 0 && retriable(err) && ctx.Err() == nil {
+			continue
+		}
+		if err == nil || isDuplicate(err) {
+			r.giveSession(in.h.Backend, in.session)
+			return err
+		}
+		return retryable{err}
+	}
+}
+
+// outcome sends the message once and reads the reply.
+func (r *reshape) outcome(ctx context.Context, in *insertion, msg []byte) error {
+	reply, err := in.b.Do(ctx, backend.Request{Message: msg})
+	if err != nil {
+		return err
+	}
+	defer reply.Release()
+	if err := wire.ErrorFromReply(reply.Body); err != nil {
+		return err
+	}
+	body := bsoncore.Document(reply.Body)
+	if we, ok := body.Lookup("writeConcernError").DocumentOK(); ok {
+		code, _ := we.Lookup("code").AsInt64OK()
+		text, _ := we.Lookup("errmsg").StringValueOK()
+		return wire.Errorf(wire.Code(code), "majority was not reached: %s", text)
+	}
+	errs, ok := body.Lookup("writeErrors").ArrayOK()
+	if !ok {
+		return nil
+	}
+	vals, err := errs.Values()
+	if err != nil || len(vals) == 0 {
+		return err
+	}
+	var dup duplicateError
+	for _, v := range vals {
+		we, _ := v.DocumentOK()
+		code, _ := we.Lookup("code").AsInt64OK()
+		text, _ := we.Lookup("errmsg").StringValueOK()
+		dup.error = wire.Errorf(wire.Code(code), "%s", text)
+		if wire.Code(code) != wire.DuplicateKey {
+			return dup.error
+		}
+		i, ok := we.Lookup("index").AsInt64OK()
+		if _, e := we.LookupErr("keyPattern", "_id"); e == nil && len(r.inputs) > 1 && ok && i >= 0 && i < int64(in.n) {
+			id := in.doc(int(i)).Lookup("_id")
+			dup.ids = append(dup.ids, bson.RawValue{Type: id.Type, Value: bytes.Clone(id.Value)})
+		}
+	}
+	return dup
+}
+
+// takeSession returns a session for one insertion, with a number that it has not had.
+func (r *reshape) takeSession(backendID string) *writeSession {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	free := r.writing[backendID]
+	var s *writeSession
+	if n := len(free); n > 0 {
+		s, r.writing[backendID] = free[n-1], free[:n-1]
+	} else {
+		s = &writeSession{lsid: newSession()}
+	}
+	s.txn++
+	return s
+}
+
+// giveSession lets another insertion use a session whose last one has ended for sure.
+func (r *reshape) giveSession(backendID string, s *writeSession) {
+	if s == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.writing == nil {
+		r.writing = map[string][]*writeSession{}
+	}
+	r.writing[backendID] = append(r.writing[backendID], s)
+}
+
+// retriable reports whether what ended so may be tried again.
+func retriable(err error) bool {
+	e := wire.AsError(err)
+	return err != nil && e != nil && e.Code.Retriable()
+}
