@@ -222,6 +222,11 @@ func (b *bench) realBulk(ctx context.Context) error {
 			return float64(n.Load()) / time.Since(began).Seconds(), nil
 		}
 	}
+	for _, addr := range addrs {
+		if err := keyIndex(ctx, addr, "straight"); err != nil {
+			return err
+		}
+	}
 	through, direct, err := b.alternate(load([]string{own.addr}, "c"), load(addrs, "straight"))
 	if err != nil {
 		return err
