@@ -58,11 +58,19 @@ func (c *Collection) Sharded() bool { return c.Key != nil }
 func (c *Collection) Dropped() bool { return c.Map != nil && c.Map.Dropped }
 
 // At returns the part that holds a position. The collection must not be dropped.
-func (c *Collection) At(p shardkey.Position) *Part {
+func (c *Collection) At(p shardkey.Position) *Part { return c.Parts[c.index(p)] }
+
+// Only returns the part that holds a position, as a slice that is the collection's. The collection must not be dropped.
+func (c *Collection) Only(p shardkey.Position) []*Part {
+	i := c.index(p)
+	return c.Parts[i : i+1 : i+1]
+}
+
+func (c *Collection) index(p shardkey.Position) int {
 	if c.Map == nil || len(c.Parts) == 1 {
-		return c.Parts[0]
+		return 0
 	}
-	return c.Parts[c.Map.Index(p)]
+	return c.Map.Index(p)
 }
 
 // Targets returns the parts that hold the positions of t, in order, each once; all of them when t is
@@ -77,11 +85,7 @@ func (c *Collection) Targets(dst []*Part, t *shardkey.Target) []*Part {
 	}
 	last := -1
 	for _, pos := range t.Positions {
-		i := 0
-		if len(c.Parts) > 1 {
-			i = c.Map.Index(pos)
-		}
-		if i != last {
+		if i := c.index(pos); i != last {
 			dst = append(dst, c.Parts[i])
 			last = i
 		}

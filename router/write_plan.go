@@ -125,7 +125,7 @@ func (s *statement) decide(c *partition.Collection) decision {
 	if err != nil {
 		return decision{err: wire.AsError(err)}
 	}
-	return decision{parts: []*partition.Part{c.At(pos)}}
+	return decision{parts: c.Only(pos)}
 }
 
 // planRun takes the longest run of statements for one partition, or one statement.
@@ -165,8 +165,8 @@ func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan
 // planAll groups all statements by partition.
 func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan {
 	p := stepPlan{count: len(rest)}
-	entered := make(map[*partition.Part]bool, len(c.Parts))
-	at := make(map[*partition.Part]int, len(c.Parts)) // index in the segment's groups
+	// at has every part that is entered: 1 more than the index of its group in the segment, 0 where it has none.
+	at := make(map[*partition.Part]int, min(len(c.Parts), len(rest)))
 	var seg segment
 	for i := range rest {
 		s := &rest[i]
@@ -178,29 +178,31 @@ func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan
 		if d.search != nil || len(d.parts) > 1 {
 			p.wide = append(p.wide, d.parts)
 		}
+		if d.search == nil && len(seg.searches) > 0 {
+			p.segments = append(p.segments, seg)
+			seg = segment{}
+			for part := range at {
+				at[part] = 0
+			}
+		}
 		for _, part := range d.parts {
-			if !entered[part] {
-				entered[part] = true
+			g, entered := at[part]
+			if !entered {
+				at[part] = 0
 				p.parts = append(p.parts, part)
 			}
+			if d.search != nil {
+				continue
+			}
+			if g == 0 {
+				seg.groups = append(seg.groups, group{part: part})
+				g = len(seg.groups)
+				at[part] = g
+			}
+			seg.groups[g-1].stmts = append(seg.groups[g-1].stmts, s)
 		}
 		if d.search != nil {
 			seg.searches = append(seg.searches, found{s, d.search})
-			continue
-		}
-		if len(seg.searches) > 0 {
-			p.segments = append(p.segments, seg)
-			seg = segment{}
-			clear(at)
-		}
-		for _, part := range d.parts {
-			g, known := at[part]
-			if !known {
-				g = len(seg.groups)
-				at[part] = g
-				seg.groups = append(seg.groups, group{part: part})
-			}
-			seg.groups[g].stmts = append(seg.groups[g].stmts, s)
 		}
 	}
 	p.segments = append(p.segments, seg)

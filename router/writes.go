@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -267,7 +268,7 @@ func unacknowledged(wc bson.Raw) bool {
 // withID returns a document to insert with an _id: its own, or a new ObjectId as first field, so that the document has its key, and every repetition of
 // the statement the same _id, before it is placed.
 func withID(doc bson.Raw) bson.Raw {
-	if _, err := bsoncore.Document(doc).LookupErr("_id"); err == nil || len(doc) < 5 {
+	if _, found := element.Lookup(doc, "_id"); found || len(doc) < 5 {
 		return doc
 	}
 	return appendWithID(make([]byte, 0, len(doc)+idSize), doc)
