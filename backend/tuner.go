@@ -13,6 +13,8 @@ const (
 	tuneSettle, tuneDial = 40 * time.Millisecond, 200 * time.Millisecond
 	// After trials that failed the next one waits, from the first to the last of these.
 	tuneSoon, tuneLate = 500 * time.Millisecond, 4 * time.Second
+	// keeps is which part of the rate fewer connections must keep. Trials follow one another: what each may lose all of them may lose again.
+	keeps = 0.93
 	// tuneStale is how long nothing may ask before what was measured is of another load.
 	tuneStale = 300 * time.Millisecond
 )
@@ -49,7 +51,7 @@ const (
 )
 
 // tunerOfWaiting limits the connections of requests that seem to wait.
-func tunerOfWaiting() tuner { return tuner{cap: leastCap, least: leastCap, gain: 0.5} }
+func tunerOfWaiting() tuner { return tuner{cap: leastCap, least: leastCap, gain: 0.25} }
 
 // tunerOfBoost multiplies the connections of those that do not.
 func tunerOfBoost() tuner { return tuner{cap: 1, least: 1, gain: 0.5} }
@@ -113,7 +115,7 @@ func (t *tuner) try(rate float64, inFlight, most int) {
 // judge ends a trial. What pays is tried further at once.
 func (t *tuner) judge(at time.Duration, rate float64, inFlight int) {
 	t.phase = tuneSteady
-	pays := rate >= 0.8*t.base
+	pays := rate >= keeps*t.base
 	if !t.down {
 		pays = rate > 0 && rate >= t.base*(1+t.gain*float64(min(t.cap, inFlight)-t.was)/float64(t.was))
 	}

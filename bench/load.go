@@ -39,14 +39,15 @@ func sample(t target, l load, length time.Duration) (result, error) {
 	warm := time.Now().Add(length / 10)
 	end := warm.Add(length)
 	lats := make([][]time.Duration, l.conns)
+	within := make([]int, l.conns)
 	errs := make([]error, l.conns)
 	var counted, beside sync.WaitGroup
 	for i := range l.otherConns {
-		beside.Go(func() { _, _ = client(t.addr, l.other(i), 0, warm, end) })
+		beside.Go(func() { _, _, _ = client(t.addr, l.other(i), 0, warm, end) })
 	}
 	for i := range l.conns {
 		msg, txn := l.message(i)
-		counted.Go(func() { lats[i], errs[i] = client(t.addr, msg, txn, warm, end) })
+		counted.Go(func() { lats[i], within[i], errs[i] = client(t.addr, msg, txn, warm, end) })
 	}
 	time.Sleep(time.Until(warm))
 	used := cpu(t.pid)
@@ -61,47 +62,54 @@ func sample(t target, l load, length time.Duration) (result, error) {
 	}
 	all := slices.Concat(lats...)
 	slices.Sort(all)
-	if len(all) == 0 {
+	done := 0
+	for _, n := range within {
+		done += n
+	}
+	if done == 0 {
 		return result{}, fmt.Errorf("%s with %d connections: no operation ended in time", t.name, l.conns)
 	}
 	return result{
-		rate: float64(len(all)) / length.Seconds(), p50: all[len(all)/2], p99: all[len(all)*99/100],
-		cpu: used.Seconds() / float64(len(all)) * 100_000,
+		rate: float64(done) / length.Seconds(), p50: all[len(all)/2], p99: all[len(all)*99/100],
+		cpu: used.Seconds() / float64(done) * 100_000,
 	}, nil
 }
 
-// client sends msg again and again until end, and returns how long each took that was answered after warm.
-func client(addr string, msg []byte, txn int, warm, end time.Time) ([]time.Duration, error) {
+// client sends msg again and again until end, and returns how long each took that was answered after warm, and how many of them were answered before end.
+func client(addr string, msg []byte, txn int, warm, end time.Time) (lats []time.Duration, within int, err error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(end.Add(20 * time.Second))
 	msg = slices.Clone(msg)
 	buf := make([]byte, 64<<10)
-	lats := make([]time.Duration, 0, 1024)
+	lats = make([]time.Duration, 0, 1024)
 	for number, at := int64(1), time.Now(); at.Before(end); number++ {
 		if txn != 0 {
 			binary.LittleEndian.PutUint64(msg[txn:], uint64(number))
 		}
 		if _, err := c.Write(msg); err != nil {
-			return lats, err
+			return lats, within, err
 		}
 		reply, err := readReply(c, buf)
 		if err != nil {
-			return lats, err
+			return lats, within, err
 		}
 		if failed(reply) {
-			return lats, fmt.Errorf("an error reply: %q", reply)
+			return lats, within, fmt.Errorf("an error reply: %q", reply)
 		}
 		now := time.Now()
 		if now.After(warm) { // also what was sent before: a client that is served once in a while counts with what it waited
 			lats = append(lats, now.Sub(at))
+			if now.Before(end) {
+				within++
+			}
 		}
 		at = now
 	}
-	return lats, nil
+	return lats, within, nil
 }
 
 // readReply reads one message into buf, which it must fit into.

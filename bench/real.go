@@ -31,6 +31,9 @@ func hostOf(s *fleet.Server) string {
 	return u.Host
 }
 
+// patience is how long a sample is at least for each client, so that every one of them has its turn several times.
+const patience = 3 * time.Millisecond
+
 // realPoints compares finds and inserts of one document on one server.
 func (b *bench) realPoints(ctx context.Context) error {
 	finds := []struct {
@@ -76,7 +79,7 @@ func (b *bench) realPoints(ctx context.Context) error {
 		if !b.wants(name) {
 			continue
 		}
-		rs, err := compare(targets, load{conns: f.conns, message: findMessage}, b.rounds, b.length)
+		rs, err := compare(targets, load{conns: f.conns, message: findMessage}, b.rounds, max(b.length, time.Duration(f.conns)*patience))
 		if err != nil {
 			return err
 		}
@@ -100,7 +103,7 @@ func (b *bench) realPoints(ctx context.Context) error {
 		if !b.wants(name) {
 			continue
 		}
-		rs, err := compare(targets, load{conns: f.conns, message: newDocument}, b.rounds, b.length)
+		rs, err := compare(targets, load{conns: f.conns, message: newDocument}, b.rounds, max(b.length, time.Duration(f.conns)*patience))
 		if err != nil {
 			return err
 		}
