@@ -117,6 +117,7 @@ func replyBody(m wire.Message, id int32) ([]byte, error) {
 }
 
 func newConn(p *pool, nc net.Conn) *conn {
+	nc = wire.NewSocket(nc)
 	return &conn{pool: p, raw: nc, nc: nc}
 }
 
@@ -135,7 +136,7 @@ func (b *Backend) dial(ctx context.Context, p *pool, until time.Time) (*conn, er
 		return nil, err
 	}
 	c := newConn(p, nc)
-	if c.nc, err = b.secure(ctx, nc, p.addr); err != nil {
+	if c.nc, err = b.secure(ctx, c.raw, p.addr); err != nil {
 		c.close()
 		return nil, err
 	}

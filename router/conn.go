@@ -105,6 +105,7 @@ func (r *Router) acceptLoop(ctx context.Context, l net.Listener) error {
 }
 
 func (r *Router) start(ctx context.Context, nc net.Conn) {
+	nc = wire.NewSocket(nc)
 	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, began: time.Now(), reader: wire.NewReader(nc)}
 	c.renew()
 	c.isFrom(nil)

@@ -2,7 +2,7 @@ package router
 
 import (
 	"errors"
-	"net"
+	"github.com/shardway/shardway/wire"
 	"os"
 	"time"
 )
@@ -25,7 +25,7 @@ func (s *resting) answering() { s.used, s.idle = true, 0 }
 
 // restWhenIdle is a look: it tells a connection that has been idle to rest.
 func (c *Conn) restWhenIdle() {
-	if _, plain := c.nc.(*net.TCPConn); !plain {
+	if _, plain := c.nc.(*wire.Socket); !plain {
 		return
 	}
 	c.mu.Lock()

@@ -3,7 +3,6 @@ package wire
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"syscall"
 )
@@ -29,13 +28,11 @@ type Reader struct {
 	err     error
 }
 
-// NewReader makes a reader of src. If src is a *net.TCPConn, buffers are taken only once bytes are there.
+// NewReader makes a reader of src. If src is a *Socket, buffers are taken only once bytes are there.
 func NewReader(src io.Reader) *Reader {
 	r := &Reader{src: src}
-	if tcp, ok := src.(*net.TCPConn); ok {
-		if raw, err := tcp.SyscallConn(); err == nil {
-			r.raw, r.tryRead = raw, r.try
-		}
+	if s, ok := src.(*Socket); ok {
+		r.raw, r.tryRead = s.raw, r.try
 	}
 	return r
 }
@@ -116,12 +113,7 @@ func (r *Reader) first() (*Buffer, int, error) {
 // try reads what is there into a buffer that it takes; false when nothing is.
 func (r *Reader) try(fd uintptr) bool {
 	r.got = GetBuffer(firstRead)
-	for {
-		r.n, r.err = syscall.Read(int(fd), r.got.B)
-		if r.err != syscall.EINTR {
-			break
-		}
-	}
+	r.n, r.err = readUnseen(fd, r.got.B)
 	if r.err == syscall.EAGAIN {
 		r.got.Release()
 		r.got = nil

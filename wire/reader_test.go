@@ -61,7 +61,7 @@ func TestReaderTCP(t *testing.T) {
 		_, _ = client.Write(all[7:])
 		_ = client.Close()
 	}()
-	expect(t, NewReader(server), each)
+	expect(t, NewReader(NewSocket(server)), each)
 }
 
 func tcpPair(t testing.TB) (client, server *net.TCPConn) {
@@ -116,7 +116,7 @@ func TestReaderDeadline(t *testing.T) {
 	_, server := tcpPair(t)
 	_ = server.SetReadDeadline(time.Unix(1, 0))
 	var ne net.Error
-	if _, err := NewReader(server).ReadMessage(); !errors.As(err, &ne) || !ne.Timeout() {
+	if _, err := NewReader(NewSocket(server)).ReadMessage(); !errors.As(err, &ne) || !ne.Timeout() {
 		t.Errorf("got %v, want a timeout", err)
 	}
 }
