@@ -193,8 +193,10 @@ func (p *point) message(r *Router, part *partition.Part) *wire.Buffer {
 		}
 		return r.appendDerived(dst, q, part.Home)
 	})
-	at, dst := startSection(dst, list)
-	buf.B = wire.Seal(endSection(append(dst, p.stmt...), at), 0)
+	at, dst := wire.AppendSequenceStart(dst, list)
+	dst = append(dst, p.stmt...)
+	wire.EndSequence(dst, at)
+	buf.B = wire.Seal(dst, 0)
 	return buf
 }
 

@@ -189,24 +189,13 @@ func (b *writeBatch) message(c *partition.Collection, k chunk, txn bool) *wire.B
 		}
 		return b.appendRetryable(dst, k)
 	})
-	at, dst := startSection(dst, b.kind.list)
+	at, dst := wire.AppendSequenceStart(dst, b.kind.list)
 	for _, s := range k.stmts {
 		dst = append(dst, s.raw...)
 	}
-	buf.B = wire.Seal(endSection(dst, at), 0)
+	wire.EndSequence(dst, at)
+	buf.B = wire.Seal(dst, 0)
 	return buf
-}
-
-// startSection appends what a section of kind 1 begins with; endSection, given at, ends it.
-func startSection(dst []byte, list string) (at int, _ []byte) {
-	dst = append(dst, 1)
-	return len(dst), append(append(append(dst, 0, 0, 0, 0), list...), 0)
-}
-
-func endSection(dst []byte, at int) []byte {
-	n := len(dst) - at
-	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(n), byte(n>>8), byte(n>>16), byte(n>>24)
-	return dst
 }
 
 // drops reports the fields that are not the client's to say to a home.

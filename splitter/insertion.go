@@ -50,10 +50,7 @@ func (r *reshape) newInsertion(h partition.Home, size int) (*insertion, error) {
 		return nil, err
 	}
 	in.buf = wire.GetBuffer(size + len(body) + 64)
-	in.buf.B = append(wire.AppendMsgStart(in.buf.B[:0]), body...)
-	in.buf.B = append(in.buf.B, 1)
-	in.at = len(in.buf.B)
-	in.buf.B = append(append(append(in.buf.B, 0, 0, 0, 0), documentsList...), 0)
+	in.at, in.buf.B = wire.AppendSequenceStart(append(wire.AppendMsgStart(in.buf.B[:0]), body...), documentsList)
 	return in, nil
 }
 
@@ -79,7 +76,7 @@ const insertTries = 2
 // send inserts the documents and gives back what the insertion holds. Equal entries of unique indexes are a duplicateError.
 func (r *reshape) send(ctx context.Context, in *insertion) error {
 	defer in.buf.Release()
-	binary.LittleEndian.PutUint32(in.buf.B[in.at:], uint32(len(in.buf.B)-in.at))
+	wire.EndSequence(in.buf.B, in.at)
 	msg := wire.Seal(in.buf.B, 0)
 	tries := insertTries
 	if in.session == nil {

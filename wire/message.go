@@ -334,6 +334,17 @@ func AppendMsgStart(dst []byte) []byte {
 	return append(dst, 0, 0, 0, 0, 0)
 }
 
+// AppendSequenceStart appends what a section of kind 1 begins with; documents follow, and EndSequence ends it, given at.
+func AppendSequenceStart(dst []byte, id string) (at int, _ []byte) {
+	dst = append(dst, 1)
+	return len(dst), append(append(append(dst, 0, 0, 0, 0), id...), 0)
+}
+
+// EndSequence sets the length of the section of kind 1 that began at at and ends with dst.
+func EndSequence(dst []byte, at int) {
+	binary.LittleEndian.PutUint32(dst[at:], uint32(len(dst)-at))
+}
+
 // Seal sets the length of the OP_MSG that begins at start of dst and ends with it, and appends its checksum when its flags say so.
 func Seal(dst []byte, start int) []byte {
 	if Flags(binary.LittleEndian.Uint32(dst[start+HeaderLen:]))&ChecksumPresent == 0 {
