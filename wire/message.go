@@ -317,11 +317,10 @@ func AppendMsg(dst []byte, requestID, responseTo int32, flags Flags, body []byte
 	dst = append(dst, 0)
 	dst = append(dst, body...)
 	for _, s := range seqs {
-		dst = append(dst, 1)
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(4+len(s.Identifier)+1+len(s.Docs)))
-		dst = append(dst, s.Identifier...)
-		dst = append(dst, 0)
+		var at int
+		at, dst = AppendSequenceStart(dst, s.Identifier)
 		dst = append(dst, s.Docs...)
+		EndSequence(dst, at)
 	}
 	return Seal(dst, start)
 }
