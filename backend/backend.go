@@ -146,7 +146,7 @@ func (b *Backend) HostString() string { return b.facts.Load().host }
 func (b *Backend) MaxWireVersion() int32 { return b.facts.Load().maxWire }
 
 // Client returns the official driver's client for this backend, for what is not a client's command:
-// change streams, the catalog, bulk copies. It shares the backend's discovery and ends with Close.
+// change streams, the catalog, a reshape's catching up. It shares the backend's discovery and ends with Close.
 func (b *Backend) Client() *mongo.Client { return b.client }
 
 // kindTimeout bounds the wait for Kind once a server has been found; what a server said is noted a moment later.
