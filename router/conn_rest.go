@@ -2,9 +2,10 @@ package router
 
 import (
 	"errors"
-	"github.com/shardway/shardway/wire"
 	"os"
 	"time"
+
+	"github.com/shardway/shardway/wire"
 )
 
 // A goroutine keeps the stack on which it answered its deepest request. A connection that has been idle for a while therefore goes on with a new one, which
