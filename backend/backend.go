@@ -65,6 +65,7 @@ type Backend struct {
 	life     context.Context
 	end      context.CancelFunc
 	watching sync.WaitGroup
+	tasks    tasks
 	closing  atomic.Bool
 }
 
@@ -126,6 +127,7 @@ func (b *Backend) Close(ctx context.Context) error {
 	b.poolsMu.Unlock()
 	err := b.client.Disconnect(ctx)
 	b.watching.Wait()
+	b.tasks.close()
 	return err
 }
 

@@ -58,7 +58,7 @@ func (r *Reply) Detach() *wire.Buffer {
 	return buf
 }
 
-// Call is a request that was sent and whose reply was not read yet. It must be ended by either Wait or Abandon, after which it must not be
+// Call is a request that was sent and whose reply was not read yet. It must be ended by one of Wait, Hand and Abandon, after which it must not be
 // touched. For one goroutine.
 type Call struct {
 	// Static while the call is in flight.
@@ -76,7 +76,8 @@ type Call struct {
 	queued       bool // it is, or was, in c's queue
 	waits, leads bool // its goroutine waits to be woken; reads for all
 	interrupted  bool // ctx has ended
-	abandoned    bool // nobody waits for it; whoever gets its reply drops it
+	to           Taker // who hears of its end, if it was given away
+	abandoned    bool  // nobody waits for it; whoever gets its reply drops it
 	done         bool // what follows is set
 	buf          *wire.Buffer
 	body         []byte
@@ -207,11 +208,23 @@ func (k *Call) Wait() (Reply, error) {
 	c, ctx, deadline := k.c, k.ctx, k.deadline
 	b := c.pool.b
 	orphans, done := c.receive(k)
-	mine := k.release()
 	if !done { // given up; the call stays in the queue until its reply comes
+		k.release()
 		b.stats.lost.Add(1)
 		return Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, ctx.Err())
 	}
+	reply, err := k.settle()
+	if err == nil {
+		c.pool.release(c, 1+orphans)
+	}
+	return reply, err
+}
+
+// settle makes what the caller gets of a call that is done. The call is gone then; without an error it still counts as a user of its connection.
+func (k *Call) settle() (Reply, error) {
+	c, ctx, deadline := k.c, k.ctx, k.deadline
+	b := c.pool.b
+	mine := k.release()
 	buf, body, err := k.buf, k.body, k.err
 	k.free(mine)
 	if err != nil {
@@ -224,7 +237,6 @@ func (k *Call) Wait() (Reply, error) {
 		b.stateChange(c, body)
 		reply.Body = Cloak(body)
 	}
-	c.pool.release(c, 1+orphans)
 	return reply, nil
 }
 

@@ -41,6 +41,9 @@ type conn struct {
 	out      *wire.Buffer // requests that wait for the writer; nil when there are none
 	writing  bool         // a goroutine writes, or is about to
 	reading  bool         // a goroutine reads, and owns in
+	pumping  bool         // the connection's own goroutine runs, or is about to
+	ended    []ending     // of the calls that were given away; whoever reads tells their takers
+	spare    []ending     // memory for that
 	read     bool         // something was read since the last reply was handed out
 	in       inbox
 	orphans  int   // replies to abandoned calls that came, and for which the pool still counts a user

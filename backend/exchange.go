@@ -10,9 +10,9 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// How a connection is shared. Who sends puts its call at the end of the queue and either writes, or leaves its bytes to whoever is writing. There is no
-// goroutine that reads: of those that wait for replies one leads, reads for all and hands each its reply; when it has its own, the next leads. So a
-// connection with one request in flight costs what it would cost if there were no sharing, and one with many a fraction of the system calls.
+// How a connection is shared. Who sends puts its call at the end of the queue and either writes, or leaves its bytes to whoever is writing. Of those that wait
+// for replies one leads: it reads for all and hands each its reply; when it has its own, the next leads. So a connection with one request in flight costs
+// what it would cost if there were no sharing, and one with many a fraction of the system calls. For calls whose replies nobody waits for see pump.go.
 
 // send puts msg on the wire as the call's request. With an error, sent reports whether any byte may have left.
 func (c *conn) send(k *Call, msg []byte) (sent bool, err error) {
@@ -116,6 +116,7 @@ func (c *conn) receive(k *Call) (orphans int, done bool) {
 		case !c.reading:
 			c.reading, k.leads = true, true
 			c.leadLocked(k)
+			c.handOutLocked()
 			c.reading, k.leads = false, false
 			c.nextLeader()
 		default:
@@ -139,21 +140,26 @@ func (c *conn) others(k *Call) int {
 	return n
 }
 
-// leadLocked reads and hands out replies until k has its own and no whole one is left, or is interrupted.
+// leadLocked reads and hands out replies until k has its own and no whole one is left, or is interrupted; without k, for the pump, until nothing is in flight.
+// There may be takers to be told afterwards.
 func (c *conn) leadLocked(k *Call) {
 	for c.failure == nil {
-		if k.done && c.queue.n == 0 {
+		if c.queue.n == 0 && (k == nil || k.done) {
 			if !c.in.empty() {
-				c.failLocked(k.refuse(fmt.Errorf("%w: bytes after the reply", errGarbage)))
+				c.failLocked(c.refuseLast(k, fmt.Errorf("%w: bytes after the reply", errGarbage)))
 			}
-			return
+			if k != nil || len(c.ended) == 0 {
+				return
+			}
 		}
 		m, ok, err := c.in.next()
 		switch {
 		case ok:
 			err = c.deliverLocked(m, k)
-		case err == nil && (k.done || k.interrupted):
+		case err == nil && k != nil && (k.done || k.interrupted):
 			return
+		case err == nil && len(c.ended) > 0:
+			c.handOutLocked()
 		case err == nil:
 			want := readAtOnce
 			if c.queue.n > 2 {
@@ -170,8 +176,14 @@ func (c *conn) leadLocked(k *Call) {
 	}
 }
 
-// refuse gives a call that has its reply an error instead.
-func (k *Call) refuse(err error) error {
+// refuseLast gives the call that has had the last reply an error instead: the reader's, or the last that was given away.
+func (c *conn) refuseLast(k *Call, err error) error {
+	if k == nil {
+		if len(c.ended) == 0 {
+			return err
+		}
+		k = c.ended[len(c.ended)-1].k
+	}
 	k.buf.Release()
 	k.buf, k.body, k.err = nil, nil, err
 	return err
@@ -220,14 +232,25 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 		return nil
 	}
 	k.buf, k.body, k.done = m.Buf, body, true
-	if k != leader {
+	switch {
+	case k.to != nil:
+		c.endLocked(k)
+	case k != leader:
 		k.wakeLocked()
 	}
 	return nil
 }
 
-// nextLeader has one of those that wait read.
+// nextLeader has the pump read where a call was given away, and otherwise one of those that wait.
 func (c *conn) nextLeader() {
+	if c.queue.handed > 0 || len(c.ended) > 0 {
+		if c.pumpLocked() {
+			return
+		}
+		// The backend is being closed, which cuts the connection.
+		c.failLocked(errClosed)
+		c.handOutLocked()
+	}
 	for i := range c.queue.n {
 		if k := c.queue.at(i); k.waits {
 			k.wakeLocked()
@@ -240,11 +263,16 @@ func (c *conn) nextLeader() {
 func (c *conn) failLocked(err error) {
 	if c.failure == nil {
 		c.failure = err
+		c.cut() // for whoever reads: there may be nobody else who closes it
 	}
 	for c.queue.n > 0 {
 		k := c.queue.pop()
 		k.err, k.done = err, true
-		k.wakeLocked()
+		if k.to != nil {
+			c.endLocked(k)
+		} else {
+			k.wakeLocked()
+		}
 	}
 	c.queue.abandoned = 0
 	c.out.Release()
@@ -274,6 +302,10 @@ func (k *Call) interrupt() {
 		return
 	case c.others(k) <= 0:
 		c.cut()
+	case k.to != nil:
+		if !c.giveUpLocked(k) {
+			c.cut()
+		}
 	case k.leads:
 		_ = c.nc.SetReadDeadline(past)
 	}

@@ -6,6 +6,8 @@ type queue struct {
 	head, n int
 	// abandoned counts those of them that nobody waits for any more.
 	abandoned int
+	// handed counts those that were given away.
+	handed int
 }
 
 func (q *queue) push(k *Call) {

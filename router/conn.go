@@ -40,12 +40,15 @@ const (
 	endResting endReason = "resting"
 )
 
-// Conn is one client's connection, served by one goroutine in lockstep.
+// Conn is one client's connection, whose requests are answered in lockstep: by the goroutine that reads them, or after it has given one away (hot.go), by the
+// one that reads the backend's reply, while the first is on its way to read the next.
 type Conn struct {
 	// static after construction
 	r  *Router
 	id int64
 	nc net.Conn
+	// socket is nc if that is plain TCP, else nil.
+	socket *wire.Socket
 	// base is what the connection's contexts are made of.
 	base context.Context
 
@@ -54,7 +57,8 @@ type Conn struct {
 	// owned by serve
 	reader   *wire.Reader
 	requests int64
-	nextID   int32
+	// nextID belongs to whoever answers.
+	nextID int32
 	// who tells whose connection it is, as far as can be told: the client's host and its description of itself. Everybody may read it.
 	who atomic.Pointer[string]
 	// loadBalanced says that its client reaches the proxy through a load balancer, and keeps cursors and transactions to this one connection.
@@ -64,6 +68,9 @@ type Conn struct {
 	mu   sync.Mutex
 	busy bool // a request is being answered
 	stop bool // close as soon as it is not
+	// idle is signalled when busy ends. lost is why the answer to a request that was given away did not reach the client.
+	idle sync.Cond
+	lost error
 	// rest is how it is told to go on with another goroutine while it is idle (rest.go).
 	rest resting
 	// ctx ends when the connection does; killing a request ends it too, and serve makes a new one.
@@ -107,6 +114,8 @@ func (r *Router) acceptLoop(ctx context.Context, l net.Listener) error {
 func (r *Router) start(ctx context.Context, nc net.Conn) {
 	nc = wire.NewSocket(nc)
 	c := &Conn{r: r, id: connIDs.Add(1), nc: nc, base: ctx, began: time.Now(), reader: wire.NewReader(nc)}
+	c.socket, _ = nc.(*wire.Socket)
+	c.idle.L = &c.mu
 	c.renew()
 	c.isFrom(nil)
 	r.mu.Lock()
@@ -192,17 +201,33 @@ func (c *Conn) renew() {
 	c.ctx, c.cancel = backend.NewLine(ctx), cancel
 }
 
-// begin and end mark the time in which a request is being answered. begin returns its context; end reports whether the connection
-// is to end with it.
-func (c *Conn) begin() context.Context {
+// begin and end mark the time in which a request is being answered. begin waits for the answer to the one before and returns the context for the next; false when the
+// connection has come to its end instead. end reports whether the connection is to end with the request.
+func (c *Conn) begin() (context.Context, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.busy {
+		c.await()
+		if c.stop {
+			return nil, false
+		}
+	}
+	if c.lost != nil {
+		return nil, false
+	}
 	c.busy = true
 	c.rest.answering()
 	if c.ctx.Err() != nil && !c.stop { // the last request was killed
 		c.renew()
 	}
-	return c.ctx
+	return c.ctx, true
+}
+
+// await waits for the end of an answer that was given away; mu is held.
+func (c *Conn) await() {
+	for c.busy {
+		c.idle.Wait()
+	}
 }
 
 func (c *Conn) end() (stop bool) {
@@ -210,6 +235,18 @@ func (c *Conn) end() (stop bool) {
 	defer c.mu.Unlock()
 	c.busy = false
 	return c.stop
+}
+
+// endGiven is end for an answer that was given away: serve reads meanwhile, or waits for this. lost ends the connection.
+func (c *Conn) endGiven(lost error) {
+	c.mu.Lock()
+	c.busy, c.lost = false, lost
+	over := c.stop || lost != nil
+	c.mu.Unlock()
+	c.idle.Signal()
+	if over {
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // show lets currentOp see a request, and with nil ends that: nothing of it may change or be released between.
@@ -239,34 +276,55 @@ func (c *Conn) serve() (endReason, error) {
 			if c.mayRest(err) {
 				return endResting, nil
 			}
-			return c.readFailed(err)
+			return c.over(err)
+		}
+		ctx, ok := c.begin()
+		if !ok {
+			m.Release()
+			return c.over(nil)
 		}
 		c.r.stats.bytesIn.Add(int64(len(m.Buf.B)))
-		ctx := c.begin()
 		c.requests++
-		err = c.handle(ctx, m)
+		given, err := c.handle(ctx, m)
+		if given {
+			continue
+		}
 		m.Release()
 		switch {
-		case err != nil && errors.Is(context.Cause(ctx), errClientGone):
-			return endGone, err
-		case err != nil && c.stopping():
-			return endShutdown, err
 		case err != nil:
-			return reasonOf(err), err
+			return c.reasonOf(ctx, err), err
 		case c.end():
 			return endShutdown, nil
 		}
 	}
 }
 
-func (c *Conn) readFailed(err error) (endReason, error) {
+// over returns why the connection ends when the next request was not read, or is not to be answered.
+func (c *Conn) over(err error) (endReason, error) {
+	c.mu.Lock()
+	c.await()
+	ctx, stop, lost := c.ctx, c.stop, c.lost
+	c.mu.Unlock()
 	switch {
-	case c.stopping():
+	case lost != nil:
+		return c.reasonOf(ctx, lost), lost
+	case stop:
 		return endShutdown, nil
 	case errors.Is(err, io.EOF):
 		return endClient, nil
 	}
 	return reasonOf(err), err
+}
+
+// reasonOf names the end of a connection that an answer's error ends.
+func (c *Conn) reasonOf(ctx context.Context, err error) endReason {
+	switch {
+	case errors.Is(context.Cause(ctx), errClientGone):
+		return endGone
+	case c.stopping():
+		return endShutdown
+	}
+	return reasonOf(err)
 }
 
 // isFatal reports an error after which the connection must be closed.
@@ -289,38 +347,36 @@ func reasonOf(err error) endReason {
 // signal there is (mongos-behaviour §1.2).
 var errNoReply = errors.New("an unacknowledged write met a state change")
 
-// handle answers one message. Its error ends the connection.
-func (c *Conn) handle(ctx context.Context, m wire.Message) error {
+// handle answers one message. Its error ends the connection. given says that somebody else does it, who ends with endGiven, and to whom m belongs then.
+func (c *Conn) handle(ctx context.Context, m wire.Message) (given bool, err error) {
 	switch m.Header.OpCode {
 	case wire.OpMsg:
-		return c.handleMsg(ctx, m, wire.NoCompression)
+		if kind := c.r.pointKind(m.Buf.B); kind != nil {
+			if how, err := c.answerPoint(ctx, m, kind); how != pointRefused {
+				return how == pointGiven, err
+			}
+		}
+		return false, c.handleMsg(ctx, m, wire.NoCompression)
 	case wire.OpCompressed:
 		inner, how, err := wire.Decompress(m)
 		if err != nil {
-			return err
+			return false, err
 		}
 		defer inner.Release()
 		switch inner.Header.OpCode {
 		case wire.OpMsg:
-			return c.handleMsg(ctx, inner, how)
+			return false, c.handleMsg(ctx, inner, how)
 		case wire.OpQuery:
-			return c.handleQuery(ctx, inner)
+			return false, c.handleQuery(ctx, inner)
 		}
-		return wire.Fatalf(wire.ProtocolError, "unknown opcode %d", inner.Header.OpCode)
+		return false, wire.Fatalf(wire.ProtocolError, "unknown opcode %d", inner.Header.OpCode)
 	case wire.OpQuery:
-		return c.handleQuery(ctx, m)
+		return false, c.handleQuery(ctx, m)
 	}
-	return wire.Fatalf(wire.ProtocolError, "unknown opcode %d", m.Header.OpCode)
+	return false, wire.Fatalf(wire.ProtocolError, "unknown opcode %d", m.Header.OpCode)
 }
 
 func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compressor) error {
-	if how == wire.NoCompression {
-		if kind := c.r.pointKind(m.Buf.B); kind != nil {
-			if taken, err := c.answerPoint(ctx, m, kind); taken {
-				return err
-			}
-		}
-	}
 	var msg wire.Msg
 	var reply Reply
 	q := &Request{Conn: c, Msg: &msg, Started: time.Now()}
@@ -395,9 +451,28 @@ func (c *Conn) write(msg []byte, how wire.Compressor) error {
 		buf.B = wire.AppendCompressed(buf.B[:0], msg, how)
 		msg = buf.B
 	}
+	rest, err := c.writeNow(msg)
+	if err != nil || len(rest) == 0 {
+		return err
+	}
+	return c.writeRest(rest)
+}
+
+// writeNow begins to write msg: as much as leaves without waiting. It returns the rest, for writeRest.
+func (c *Conn) writeNow(msg []byte) ([]byte, error) {
 	c.r.stats.bytesOut.Add(int64(len(msg)))
-	_ = c.nc.SetWriteDeadline(time.Now().Add(writeTimeout + time.Duration(len(msg))*time.Second/writeRate))
-	_, err := c.nc.Write(msg)
+	if c.socket == nil {
+		return msg, nil
+	}
+	n, err := c.socket.WriteNow(msg)
+	return msg[n:], err
+}
+
+// writeRest writes what the client has had no room for, and gives it a time to make some.
+func (c *Conn) writeRest(rest []byte) error {
+	_ = c.nc.SetWriteDeadline(time.Now().Add(writeTimeout + time.Duration(len(rest))*time.Second/writeRate))
+	_, err := c.nc.Write(rest)
+	_ = c.nc.SetWriteDeadline(time.Time{})
 	return err
 }
 

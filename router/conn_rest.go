@@ -49,7 +49,7 @@ func (c *Conn) mayRest(err error) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stop || !c.rest.told {
+	if c.stop || c.lost != nil || !c.rest.told {
 		return false
 	}
 	c.rest = resting{}

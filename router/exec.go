@@ -94,7 +94,7 @@ type call struct {
 	pending *backend.Call
 }
 
-// send sends one whole OP_MSG, looking at the lease first. msg must stay untouched until wait returns. Every call must be waited for.
+// send sends one whole OP_MSG, looking at the lease first. msg must stay untouched until wait returns. Every call must be waited for, or given away.
 func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 	b := r.cfg.Backends.Get(t.Backend)
 	if b == nil {
@@ -118,7 +118,11 @@ func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 
 // wait reads the reply and looks at the lease again: a reply that came after its end proves nothing. An ok:0 reply is returned as a reply, not as an error.
 func (c call) wait() (backend.Reply, error) {
-	reply, err := c.pending.Wait()
+	return c.judge(c.pending.Wait())
+}
+
+// judge is the part of wait that looks at the lease, for a call that was given away.
+func (c call) judge(reply backend.Reply, err error) (backend.Reply, error) {
 	if c.lease != nil && !c.lease.Valid() {
 		if err == nil {
 			reply.Release()

@@ -18,13 +18,16 @@ import (
 
 // The hot path: a find, insert, update or delete of one document by its shard key, from the client's socket to the backend's and back.
 //
-//	serve       reads the message                                  (conn.go)
-//	answerPoint begins here
-//	point.take  takes the command's fields, the partition, a shape
-//	point.ask   passes the gate
-//	point.find  looks at the lease, sends, waits, looks again; or
-//	point.write does the same, and again if it must                (hot_write.go)
-//	point.reply copies the answer under the client's names and writes it
+//	serve        reads the message                                  (conn.go)
+//	answerPoint  begins here
+//	point.take   takes the command's fields, the partition, a shape
+//	point.enter  passes the gate
+//	point.send   looks at the lease and sends
+//	point.Take   is told of the backend's answer by the goroutine that reads for all who share the connection; with nobody else on it answerPoint waits itself
+//	point.answer looks at the lease again, leaves the gate
+//	point.reply  copies the answer under the client's names and writes it
+//
+// What is not simply ok and whatever has to wait goes by point.settle, on a goroutine that may: the client's, or one of its own.
 //
 // It does nothing that dispatch, find (find.go) and write (writes.go) do not do, and leaves to them whatever is not plain: a field that it does not know, a
 // field twice, a type that is not the usual one, a malformed value. So they alone say what is an error. It allocates nothing; docs/performance.md
@@ -56,6 +59,12 @@ type point struct {
 	coll  *partition.Collection
 	parts []*partition.Part // the one
 	shape backend.Shape
+
+	// What is under way: the client's message, the context, the call, and of a write the message to the backend, which may have to go again.
+	m    wire.Message
+	ctx  context.Context
+	sent call
+	out  *wire.Buffer
 	// lent says that a handler may have kept the request.
 	lent bool
 }
@@ -111,6 +120,8 @@ var points = sync.Pool{New: func() any { return &point{ns: make([]byte, 0, maxNS
 
 // release gives p back. Nothing may refer to its request any more.
 func (p *point) release() {
+	p.out.Release()
+	p.out = nil
 	if p.lent {
 		return
 	}
@@ -124,19 +135,48 @@ func (p *point) forget() {
 	*p = point{target: p.target, ns: p.ns[:0], parts: p.parts[:0], made: p.made[:0]}
 }
 
-// answerPoint answers a command of that kind. Those that are not plain it does not take; an error ends the connection.
-func (c *Conn) answerPoint(ctx context.Context, m wire.Message, kind *pointKind) (taken bool, err error) {
+// pointFate is what became of a message that seemed to be one for the hot path.
+type pointFate int
+
+const (
+	// pointRefused: it is not.
+	pointRefused pointFate = iota
+	pointAnswered
+	// pointGiven: it will be answered by another goroutine, which ends with Conn.endGiven.
+	pointGiven
+)
+
+// answerPoint answers a command of that kind. An error ends the connection.
+func (c *Conn) answerPoint(ctx context.Context, m wire.Message, kind *pointKind) (pointFate, error) {
 	p := points.Get().(*point)
-	defer p.release()
 	p.q.Conn, p.q.Msg, p.q.Started = c, &p.msg, time.Now()
 	if !p.take(c.r, m, kind) {
-		return false, nil
+		p.release()
+		return pointRefused, nil
 	}
-	told, lost := p.answer(ctx, c, m)
-	if told != nil {
-		lost = c.writeReply(m.Header.RequestID, 0, wire.NoCompression, Reply{}, told)
+	p.m, p.ctx = m, ctx
+	r, q := c.r, &p.q
+	q.Command, q.Name, q.DB = p.kind.command, p.kind.command.Name, p.coll.DB
+	r.stats.count(q.Command)
+	c.show(q)
+	if q.HasTxn && r.txns.open.Load() > 0 {
+		r.outrun(q)
 	}
-	return true, lost
+	reply, within, err := p.enter(r)
+	if !within {
+		defer p.release()
+		return pointAnswered, p.finish(reply, err)
+	}
+	p.kind.to.one.Add(1)
+	var got backend.Reply
+	if err = p.send(r); err == nil {
+		if c.socket != nil && p.sent.pending.Hand(p) {
+			return pointGiven, nil
+		}
+		got, err = p.sent.wait()
+	}
+	defer p.release()
+	return pointAnswered, p.settle(got, err)
 }
 
 // field is one of a command's fields, or several of them.
@@ -282,92 +322,146 @@ func (p *point) position(key *shardkey.Pattern) (shardkey.Position, bool) {
 	return p.target.Positions[0], true
 }
 
-// answer answers the command, or reports an error for the client (told) or of the connection.
-func (p *point) answer(ctx context.Context, c *Conn, m wire.Message) (told, lost error) {
-	r, q := c.r, &p.q
-	q.Command, q.Name, q.DB = p.kind.command, p.kind.command.Name, p.coll.DB
-	r.stats.count(q.Command)
-	c.show(q)
-	got, reply, err := p.ask(ctx, r)
-	c.show(nil)
-	if err != nil {
-		r.stats.failed.Add(1)
-		err = interruption(ctx, err)
-	}
-	r.logSlow(q, err)
-	switch {
-	case err != nil:
-		return err, nil
-	case reply.Body != nil:
-		return nil, c.writeReply(m.Header.RequestID, 0, wire.NoCompression, reply, nil)
-	}
-	return nil, p.reply(c, m.Header.RequestID, got)
-}
-
-// ask sends the command to its partition. It returns the reply of a find that is to be copied, the client's reply, or neither: then a write's is to be made of
-// what was counted.
-func (p *point) ask(ctx context.Context, r *Router) (got backend.Reply, reply Reply, err error) {
-	if p.q.HasTxn && r.txns.open.Load() > 0 {
-		r.outrun(&p.q)
-	}
-	mode := p.kind.mode
+// enter passes the gate of the command's partition. Where there is none any more, the general code has answered or err says why not.
+func (p *point) enter(r *Router) (reply Reply, within bool, err error) {
 	for {
-		err := partition.Enter(ctx, p.parts, mode)
+		err := partition.Enter(p.ctx, p.parts, p.kind.mode)
 		if err == nil {
-			break
+			return Reply{}, true, nil
 		}
 		if !errors.Is(err, partition.ErrReplan) {
-			return got, reply, err
+			return Reply{}, false, err
 		}
 		if !p.place(r) { // dropped, or another key by now
 			p.lent = true
-			reply, err = p.q.Command.Run(ctx, &p.q)
-			return got, reply, err
+			reply, err = p.q.Command.Run(p.ctx, &p.q)
+			return reply, false, err
 		}
 	}
-	defer partition.Leave(p.parts, mode)
-	p.kind.to.one.Add(1)
-	if p.kind.write != nil {
-		reply, err = p.write(ctx, r)
-		return got, reply, err
-	}
-	return p.find(ctx, r)
 }
 
-// find sends a find. Where a cursor was left open reply is the client's.
-func (p *point) find(ctx context.Context, r *Router) (got backend.Reply, reply Reply, err error) {
+// send sends the command to its partition.
+func (p *point) send(r *Router) (err error) {
 	part := p.parts[0]
+	to := target{Backend: part.Backend, Part: part, Shape: p.shape}
+	if p.kind.write != nil {
+		p.out = p.message(r, part)
+		p.sent, err = r.send(p.ctx, to, p.out.B)
+		return err
+	}
 	buf := wire.GetBuffer(len(p.msg.Body) + 512)
 	buf.B = wire.AppendMsgStart(buf.B[:0])
 	buf.B = wire.Seal(p.q.appendFor(buf.B, part, true, nil, nil), 0)
-	sent, err := r.send(ctx, target{Backend: part.Backend, Part: part, Shape: p.shape}, buf.B)
+	p.sent, err = r.send(p.ctx, to, buf.B)
 	buf.Release()
-	if err != nil {
-		return got, reply, err
-	}
-	if got, err = sent.wait(); err != nil {
-		return got, reply, err
-	}
-	id, ok := cursorID(got.Body)
-	switch {
-	case !ok:
-		if err = commandError(got.Body); err == nil {
-			reply = Reply{Body: relay(got.Body)}
-		}
-	case id != 0:
-		p.lent = true
-		reply, err = r.relayOpen(&p.q, p.coll, p.parts, got, false)
-	default:
-		return got, reply, nil
-	}
-	got.Release()
-	return backend.Reply{}, reply, err
+	return err
 }
 
-// reply writes the reply to the client: a backend's to a find under the client's name of the collection, or what was counted of a write.
-func (p *point) reply(c *Conn, to int32, got backend.Reply) error {
-	buf := wire.GetBuffer(len(got.Body) + len(p.ns) + 64)
-	defer buf.Release()
+// Take is told what the backend has answered, as the call's taker.
+func (p *point) Take(got backend.Reply, err error) {
+	got, err = p.sent.judge(got, err)
+	if err != nil || !p.plain(got.Body) {
+		go p.settleGiven(got, err)
+		return
+	}
+	p.leave()
+	buf := p.reply(got)
+	rest, err := p.q.Conn.writeNow(buf.B)
+	if err == nil && len(rest) > 0 {
+		go p.writeGiven(buf, rest)
+		return
+	}
+	buf.Release()
+	p.end(err)
+}
+
+// settleGiven is settle for a command that was given away.
+func (p *point) settleGiven(got backend.Reply, err error) { p.end(p.settle(got, err)) }
+
+// writeGiven writes the rest of the reply to a command that was given away.
+func (p *point) writeGiven(buf *wire.Buffer, rest []byte) {
+	err := p.q.Conn.writeRest(rest)
+	buf.Release()
+	p.end(err)
+}
+
+// end ends a command that was given away. The connection waits for it (Conn.await), so no goroutine that has one outlives it.
+func (p *point) end(lost error) {
+	c, m := p.q.Conn, p.m
+	p.release()
+	m.Release()
+	c.endGiven(lost)
+}
+
+// plain reports whether the backend's answer says no more than the hot path understands: ok, no cursor left open, nothing to tell of a write but counts.
+func (p *point) plain(body bson.Raw) bool {
+	if p.kind.write != nil {
+		return p.count(body)
+	}
+	id, ok := cursorID(body)
+	return ok && id == 0
+}
+
+// settle does whatever follows the backend's answer, or its failing to come, and tells the client.
+func (p *point) settle(got backend.Reply, err error) error {
+	var reply Reply
+	if err == nil && p.plain(got.Body) {
+		p.leave()
+		buf := p.reply(got)
+		defer buf.Release()
+		return p.q.Conn.write(buf.B, wire.NoCompression)
+	}
+	if p.kind.write != nil {
+		reply, err = p.written(got, err)
+	} else if err == nil {
+		reply, err = p.found(got)
+	}
+	partition.Leave(p.parts, p.kind.mode)
+	return p.finish(reply, err)
+}
+
+// found makes the client's reply of one to a find that is not plain: a cursor was left open, or it is an error.
+func (p *point) found(got backend.Reply) (reply Reply, err error) {
+	defer got.Release()
+	r := p.q.Conn.r
+	if id, ok := cursorID(got.Body); ok && id != 0 {
+		p.lent = true
+		return r.relayOpen(&p.q, p.coll, p.parts, got, false)
+	}
+	if err = commandError(got.Body); err == nil {
+		reply = Reply{Body: relay(got.Body)}
+	}
+	return reply, err
+}
+
+// leave leaves the gate, and ends what is told of the request while it lasts.
+func (p *point) leave() {
+	partition.Leave(p.parts, p.kind.mode)
+	p.over(nil)
+}
+
+// over ends what is told of the request while it lasts.
+func (p *point) over(err error) {
+	c := p.q.Conn
+	c.show(nil)
+	if err != nil {
+		c.r.stats.failed.Add(1)
+	}
+	c.r.logSlow(&p.q, err)
+}
+
+// finish tells the client the general code's reply or an error.
+func (p *point) finish(reply Reply, err error) error {
+	if err != nil {
+		err = interruption(p.ctx, err)
+	}
+	p.over(err)
+	return p.q.Conn.writeReply(p.m.Header.RequestID, 0, wire.NoCompression, reply, err)
+}
+
+// reply makes the client's reply of a plain one: a backend's to a find under the client's name of the collection, or what was counted of a write. It releases got.
+func (p *point) reply(got backend.Reply) *wire.Buffer {
+	c, buf := p.q.Conn, wire.GetBuffer(len(got.Body)+len(p.ns)+64)
 	c.nextID++
 	buf.B = wire.AppendMsgStart(buf.B[:0])
 	if p.kind.write == nil {
@@ -378,8 +472,8 @@ func (p *point) reply(c *Conn, to int32, got backend.Reply) error {
 	buf.B = wire.Seal(buf.B, 0)
 	got.Release()
 	wire.SetRequestID(buf.B, c.nextID)
-	wire.SetResponseTo(buf.B, to)
-	return c.write(buf.B, wire.NoCompression)
+	wire.SetResponseTo(buf.B, p.m.Header.RequestID)
+	return buf
 }
 
 // cursorID returns the id of the cursor in a reply that says ok: 1; false for any other reply.

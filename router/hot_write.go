@@ -1,7 +1,6 @@
 package router
 
 import (
-	"context"
 	"encoding/binary"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -164,21 +163,21 @@ func (p *point) mayWrite(r *Router, view *partition.View, pos shardkey.Position)
 	return true
 }
 
-// write sends the write, a retryable one again where that may help, and counts what was done. Where there is more to tell than counts it returns the
-// client's reply.
-func (p *point) write(ctx context.Context, r *Router) (Reply, error) {
-	part := p.parts[0]
-	buf := p.message(r, part)
-	defer buf.Release()
-	to := target{Backend: part.Backend, Part: part, Shape: p.shape}
+// written makes the client's reply of the backend's to the write, and sends a retryable one again where that may help. Without a body there is nothing to tell but
+// what was counted.
+func (p *point) written(got backend.Reply, err error) (reply Reply, _ error) {
+	r, part := p.q.Conn.r, p.parts[0]
 	for n := 1; ; n++ {
-		reply, err := p.exchange(ctx, r, to, buf.B)
+		if err == nil {
+			reply, err = p.result(got)
+		}
 		switch {
 		case err == nil:
 			return reply, nil
-		case n == writeAttempts || !p.q.HasTxn || !retriable(err) || ctx.Err() != nil:
+		case n == writeAttempts || !p.q.HasTxn || !retriable(err) || p.ctx.Err() != nil:
 			return Reply{}, p.q.writeError(err)
 		}
+		got, err = r.do(p.ctx, target{Backend: part.Backend, Part: part, Shape: p.shape}, p.out.B)
 	}
 }
 
@@ -200,21 +199,14 @@ func (p *point) message(r *Router, part *partition.Part) *wire.Buffer {
 	return buf
 }
 
-// exchange sends the message once.
-func (p *point) exchange(ctx context.Context, r *Router, to target, msg []byte) (Reply, error) {
-	got, err := r.do(ctx, to, msg)
-	if err != nil {
-		return Reply{}, err
-	}
+// result makes the client's reply of a backend's.
+func (p *point) result(got backend.Reply) (Reply, error) {
 	defer got.Release()
-	if p.count(got.Body) {
-		return Reply{}, nil
-	}
 	if err := commandError(got.Body); err != nil {
 		return Reply{}, err
 	}
 	result := writeResult{ordered: &p.ordered}
-	result.take(got.Body, &chunk{group: group{to.Part, []*statement{{raw: p.stmt}}}}, p.ordered)
+	result.take(got.Body, &chunk{group: group{p.parts[0], []*statement{{raw: p.stmt}}}}, p.ordered)
 	return Reply{Body: result.reply(p.kind.write == &updates)}, nil
 }
 

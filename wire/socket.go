@@ -15,7 +15,7 @@ type Socket struct {
 	raw syscall.RawConn
 	// A read and a write under way, and what tries them, bound once.
 	in, out           transfer
-	tryRead, tryWrite func(fd uintptr) bool
+	tryRead, tryWrite, tryWriteNow func(fd uintptr) bool
 }
 
 type transfer struct {
@@ -38,7 +38,7 @@ func NewSocket(nc net.Conn) net.Conn {
 		return nc
 	}
 	s := &Socket{TCPConn: tcp, raw: raw}
-	s.tryRead, s.tryWrite = s.readSome, s.writeRest
+	s.tryRead, s.tryWrite, s.tryWriteNow = s.readSome, s.writeRest, s.writeSome
 	return s
 }
 
@@ -77,6 +77,22 @@ func (s *Socket) Write(b []byte) (int, error) {
 	return t.n, err
 }
 
+// WriteNow writes what there is room for at once, up to all of b, and returns how many bytes have left. It does not wait, and leaves
+// large ones to Write.
+func (s *Socket) WriteNow(b []byte) (int, error) {
+	if len(b) > maxUnseen {
+		return 0, nil
+	}
+	s.out = transfer{b: b}
+	err := s.raw.Write(s.tryWriteNow)
+	t := s.out
+	s.out.b = nil
+	if err == nil && t.err != nil {
+		err = s.failed("write", t.err)
+	}
+	return t.n, err
+}
+
 func (s *Socket) failed(call string, err error) error {
 	return &net.OpError{Op: call, Net: "tcp", Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError(call, err)}
 }
@@ -99,5 +115,11 @@ func (s *Socket) writeRest(fd uintptr) bool {
 		}
 		t.n += n
 	}
+	return true
+}
+
+// writeSome is writeRest that has enough when there is no room.
+func (s *Socket) writeSome(fd uintptr) bool {
+	s.writeRest(fd)
 	return true
 }
