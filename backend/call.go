@@ -73,12 +73,12 @@ type Call struct {
 	wake     chan struct{}
 
 	// Guarded by c.mu.
-	queued       bool // it is, or was, in c's queue
-	waits, leads bool // its goroutine waits to be woken; reads for all
-	interrupted  bool // ctx has ended
+	queued       bool  // it is, or was, in c's queue
+	waits, leads bool  // its goroutine waits to be woken; reads for all
+	interrupted  bool  // ctx has ended
 	to           Taker // who hears of its end, if it was given away
 	abandoned    bool  // nobody waits for it; whoever gets its reply drops it
-	done         bool // what follows is set
+	done         bool  // what follows is set
 	buf          *wire.Buffer
 	body         []byte
 	err          error

@@ -52,8 +52,10 @@ type conn struct {
 
 	// progress is when the last reply came, or when the first of the requests that are in flight was sent; by now().
 	progress atomic.Int64
-	dying    atomic.Bool // cut, whoever reads or writes
-	closed   atomic.Bool
+	// gathering says that a writer lets others add to what it will write.
+	gathering atomic.Bool
+	dying     atomic.Bool // cut, whoever reads or writes
+	closed    atomic.Bool
 }
 
 // began is what now counts from.

@@ -54,7 +54,9 @@ func (c *conn) send(k *Call, msg []byte) (sent bool, err error) {
 		c.append(msg)
 		c.writing = true
 		c.mu.Unlock()
+		c.gathering.Store(true)
 		runtime.Gosched()
+		c.gathering.Store(false)
 		c.mu.Lock()
 		sent = true // the writes of flush tell those that wait
 	default:

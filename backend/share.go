@@ -94,9 +94,13 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	for _, c := range p.sharing {
 		newest = max(newest, c.progress.Load())
 	}
-	var best, stalled *conn
+	var best, stalled, gathering *conn
 	live := 0
+	fair := p.inFlight / max(1, len(p.sharing))
 	for _, c := range p.sharing {
+		if c.gathering.Load() && c.users <= fair+fair/2 && newest-c.progress.Load() <= int64(stalledAfter) {
+			gathering = c
+		}
 		switch {
 		case newest-c.progress.Load() > int64(stalledAfter):
 			if stalled == nil || c.users < stalled.users {
@@ -118,6 +122,8 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 		return nil
 	case best == nil:
 		best = stalled
+	case gathering != nil:
+		best = gathering
 	}
 	if best != nil {
 		best.users++
