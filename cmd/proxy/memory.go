@@ -11,8 +11,8 @@ const (
 	memoryLook = time.Second
 	// quietBelow is how much a quiet process allocates between two looks, in bytes.
 	quietBelow = 8 << 20
-	// leastSpare is how much must lie unused for it to be worth a collection, in bytes; also more than a quarter of what is used.
-	leastSpare = 8 << 20
+	// leastSpare is how much must lie unused for it to be worth a collection, in bytes; also more than an eighth of what is used.
+	leastSpare = 4 << 20
 )
 
 // giveBack gives memory that nothing uses back to the system whenever the process has become quiet, until ctx ends. Left alone the runtime would not
@@ -52,5 +52,5 @@ func readMemory() memory {
 
 // spare reports whether there is something to give back and, since last, nothing going on.
 func (m memory) spare(last memory) bool {
-	return m.allocated-last.allocated < quietBelow && m.free > max(leastSpare, m.used/4)
+	return m.allocated-last.allocated < quietBelow && m.free > max(leastSpare, m.used/8)
 }
