@@ -27,6 +27,8 @@ type conn struct {
 	nc   net.Conn // what is read and written: raw, or TLS over it
 	desc description.Server
 	gen  uint64
+	// runPump is pump, bound once.
+	runPump func()
 
 	// Guarded by pool.mu.
 	idleSince int64
@@ -123,7 +125,9 @@ func replyBody(m wire.Message, id int32) ([]byte, error) {
 
 func newConn(p *pool, nc net.Conn) *conn {
 	nc = wire.NewSocket(nc)
-	return &conn{pool: p, raw: nc, nc: nc}
+	c := &conn{pool: p, raw: nc, nc: nc}
+	c.runPump = c.pump
+	return c
 }
 
 // dial makes a connection: TCP, TLS, hello, authentication; bounded by the connect timeout, ctx and until.

@@ -27,14 +27,16 @@ func (k *Call) Hand(t Taker) bool {
 
 // pumpLocked has the pump run; false when the backend is being closed.
 func (c *conn) pumpLocked() bool {
-	if !c.pumping {
-		c.pumping = c.pool.b.tasks.run(c.pump)
+	if !c.pumping && c.pool.b.tasks.begin() {
+		c.pumping = true
+		go c.runPump()
 	}
 	return c.pumping
 }
 
 // pump reads until nothing is in flight, unless somebody leads, who sees to what is left.
 func (c *conn) pump() {
+	defer c.pool.b.tasks.end()
 	c.mu.Lock()
 	if !c.reading {
 		c.reading = true
@@ -101,17 +103,19 @@ func (e *ending) settle() bool {
 // when the backend is being closed, which ends all of them.
 func (c *conn) giveUpLocked(k *Call) bool {
 	to, b, ctx, deadline := k.to, c.pool.b, k.ctx, k.deadline
-	// On a goroutine of its own: whoever interrupts holds what the taker may need.
-	if !b.tasks.run(func() {
-		k.release()
-		b.stats.lost.Add(1)
-		to.Take(Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, ctx.Err()))
-	}) {
+	if !b.tasks.begin() {
 		return false
 	}
 	k.to, k.abandoned = nil, true
 	c.queue.handed--
 	c.queue.abandoned++
+	// On a goroutine of its own: whoever interrupts holds what the taker may need.
+	go func() {
+		defer b.tasks.end()
+		k.release()
+		b.stats.lost.Add(1)
+		to.Take(Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, ctx.Err()))
+	}()
 	return true
 }
 
@@ -122,16 +126,17 @@ type tasks struct {
 	wg     sync.WaitGroup
 }
 
-// run runs f on a goroutine; false after close.
-func (t *tasks) run(f func()) bool {
+// begin says that a goroutine is about to begin, which must call end; false after close: it may not.
+func (t *tasks) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return false
+	if !t.closed {
+		t.wg.Add(1)
 	}
-	t.wg.Go(f)
-	return true
+	return !t.closed
 }
+
+func (t *tasks) end() { t.wg.Done() }
 
 // close waits for those that run; there will be no others.
 func (t *tasks) close() {

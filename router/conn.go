@@ -278,12 +278,12 @@ func (c *Conn) serve() (endReason, error) {
 			}
 			return c.over(err)
 		}
+		c.r.stats.bytesIn.Add(int64(len(m.Buf.B)))
 		ctx, ok := c.begin()
 		if !ok {
 			m.Release()
 			return c.over(nil)
 		}
-		c.r.stats.bytesIn.Add(int64(len(m.Buf.B)))
 		c.requests++
 		given, err := c.handle(ctx, m)
 		if given {
@@ -547,10 +547,14 @@ func (r *Router) handle(ctx context.Context, q *Request) (Reply, error) {
 }
 
 // interruption names what ended ctx where err only says that something did: a killed request is 11601, one whose client
-// is gone 279.
+// is gone 279. Of a write's error only the code is left to say so.
 func interruption(ctx context.Context, err error) error {
 	var cause *wire.Error
-	if errors.Is(err, ctx.Err()) && errors.As(context.Cause(ctx), &cause) {
+	ended := ctx.Err()
+	if ended == nil || !errors.As(context.Cause(ctx), &cause) {
+		return err
+	}
+	if errors.Is(err, ended) || wire.AsError(err).Code == wire.ClientDisconnect {
 		return cause
 	}
 	return err

@@ -43,14 +43,18 @@ type writeEnv struct {
 }
 
 // newWriteEnv serves a router over backends with these ids and URIs, until the test ends.
-func newWriteEnv(t *testing.T, uris map[string]string) *writeEnv {
+func newWriteEnv(t *testing.T, uris map[string]string, change ...func(*backend.Config)) *writeEnv {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	e := &writeEnv{t: t, ctx: ctx, table: partition.NewTable(), db: fleettest.DB(t), direct: map[string]*mongo.Client{}}
 	set := &backend.Set{}
 	for id, uri := range uris {
-		b, err := backend.Open(ctx, backend.Config{ID: id, URI: uri, HeartbeatInterval: time.Second})
+		cfg := backend.Config{ID: id, URI: uri, HeartbeatInterval: time.Second}
+		for _, f := range change {
+			f(&cfg)
+		}
+		b, err := backend.Open(ctx, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
