@@ -27,6 +27,8 @@ type Request struct {
 	Host string
 	// Deadline, when not zero, ends the request like ctx's deadline does. It costs less than a context.
 	Deadline time.Time
+	// At, when not zero, is the time, which the caller has just read.
+	At time.Time
 	// Shape, when not zero, says that the request is short as far as can be told (one document, outside of a transaction, no cursor left open) and so
 	// may share a connection with others. Requests of one shape do the same kind of thing: how long they take is learned from one another.
 	Shape Shape
@@ -38,6 +40,8 @@ type Reply struct {
 	Body bson.Raw
 	// Host is the server that answered, to be given as Request.Host.
 	Host string
+	// Came is when the reply had been read, or a moment later.
+	Came time.Time
 
 	buf *wire.Buffer
 }
@@ -81,6 +85,7 @@ type Call struct {
 	done         bool  // what follows is set
 	buf          *wire.Buffer
 	body         []byte
+	came         time.Time
 	err          error
 }
 
@@ -130,6 +135,9 @@ func (b *Backend) try(ctx context.Context, addr address.Address, req *Request, d
 		shape = 0
 	}
 	at := now()
+	if !req.At.IsZero() && until.IsZero() {
+		at = req.At.Sub(began)
+	}
 	l := p.lane(shape, at)
 	c := p.choose(shape, l, at)
 	if c == nil {
@@ -225,14 +233,14 @@ func (k *Call) settle() (Reply, error) {
 	c, ctx, deadline := k.c, k.ctx, k.deadline
 	b := c.pool.b
 	mine := k.release()
-	buf, body, err := k.buf, k.body, k.err
+	buf, body, came, err := k.buf, k.body, k.came, k.err
 	k.free(mine)
 	if err != nil {
 		b.stats.lost.Add(1)
 		b.broken(c, err, ctx.Err() == nil)
 		return Reply{}, b.lost(ctx, c.pool.addr.String(), deadline, err)
 	}
-	reply := Reply{Body: body, Host: string(c.pool.addr), buf: buf}
+	reply := Reply{Body: body, Host: string(c.pool.addr), Came: came, buf: buf}
 	if stateChanged(body) {
 		b.stateChange(c, body)
 		reply.Body = Cloak(body)

@@ -47,6 +47,7 @@ type conn struct {
 	ended    []ending     // of the calls that were given away; whoever reads tells their takers
 	spare    []ending     // memory for that
 	read     bool         // something was read since the last reply was handed out
+	came     time.Time    // when it was
 	in       inbox
 	orphans  int   // replies to abandoned calls that came, and for which the pool still counts a user
 	deadline bool  // a deadline is set on nc

@@ -169,8 +169,9 @@ func (c *conn) leadLocked(k *Call) {
 			}
 			c.mu.Unlock()
 			err = c.in.read(c.nc, want)
+			came := time.Now()
 			c.mu.Lock()
-			c.read = true
+			c.read, c.came = true, came
 		}
 		if err != nil && !c.wokenLocked(err) {
 			c.failLocked(err)
@@ -213,7 +214,7 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 		return err
 	}
 	c.queue.pop()
-	at := now()
+	at := c.came.Sub(began)
 	last := time.Duration(c.progress.Swap(int64(at)))
 	if k.shape != 0 {
 		how := alone
@@ -233,7 +234,7 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 		c.orphans++
 		return nil
 	}
-	k.buf, k.body, k.done = m.Buf, body, true
+	k.buf, k.body, k.came, k.done = m.Buf, body, c.came, true
 	switch {
 	case k.to != nil:
 		c.endLocked(k)

@@ -36,12 +36,14 @@ func (l *Lease) BeforeTransaction(ctx context.Context) error {
 
 // Valid reports whether the lease has not ended. It runs through a suspended machine: when the wall clock and the monotonic one
 // disagree about the time since the renewal by more than the margin, the lease counts as lost.
-func (l *Lease) Valid() bool {
+func (l *Lease) Valid() bool { return l.ValidAt(time.Now()) }
+
+// ValidAt is Valid at a time that has just been read.
+func (l *Lease) ValidAt(now time.Time) bool {
 	sent := l.sent.Load()
 	if sent == nil {
 		return false
 	}
-	now := time.Now()
 	return l.holds(now.Sub(*sent), now.Round(0).Sub(sent.Round(0)))
 }
 

@@ -237,10 +237,10 @@ func (c *Conn) end() (stop bool) {
 	return c.stop
 }
 
-// endGiven is end for an answer that was given away: serve reads meanwhile, or waits for this. lost ends the connection.
+// endGiven is end for an answer that was given away, and ends show: serve reads meanwhile, or waits for this. lost ends the connection.
 func (c *Conn) endGiven(lost error) {
 	c.mu.Lock()
-	c.busy, c.lost = false, lost
+	c.op, c.busy, c.lost = nil, false, lost
 	over := c.stop || lost != nil
 	c.mu.Unlock()
 	c.idle.Signal()
@@ -531,7 +531,7 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 		r.stats.failed.Add(1)
 		err = interruption(ctx, err)
 	}
-	r.logSlow(q, err)
+	r.logSlow(q, err, time.Now())
 	return reply, err
 }
 
@@ -577,12 +577,12 @@ func (r *Router) handlerOf(q *Request) Handler {
 	return q.Command.Run
 }
 
-// logSlow logs a request that took longer than it should.
-func (r *Router) logSlow(q *Request, err error) {
+// logSlow logs a request that took longer than it should; it has ended now.
+func (r *Router) logSlow(q *Request, err error, now time.Time) {
 	if r.cfg.SlowRequest <= 0 {
 		return
 	}
-	if took := time.Since(q.Started); took >= r.cfg.SlowRequest && !q.waits {
+	if took := now.Sub(q.Started); took >= r.cfg.SlowRequest && !q.waits {
 		ev := r.log.Warn().Str("command", q.Name).Str("db", q.DB).Dur("took", took).Int64("conn", q.Conn.id)
 		if q.note != "" {
 			ev = ev.Str("note", q.note)

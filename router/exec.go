@@ -104,15 +104,16 @@ func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 		}
 	}
 	c := call{r: r, backend: t.Backend}
+	now := time.Now()
 	if r.cfg.Member != nil {
 		// In this order: a lease of an instance that joined after the request had entered its gate is good for what is current then.
 		c.lease = r.cfg.Member.Lease(t.Backend)
-		if !c.lease.Valid() || t.Part != nil && !t.Part.Current() {
+		if !c.lease.ValidAt(now) || t.Part != nil && !t.Part.Current() {
 			return call{}, leaseError(t.Backend)
 		}
 	}
 	var err error
-	c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host, Shape: t.Shape})
+	c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host, Shape: t.Shape, At: now})
 	return c, err
 }
 
@@ -123,7 +124,11 @@ func (c call) wait() (backend.Reply, error) {
 
 // judge is the part of wait that looks at the lease, for a call that was given away.
 func (c call) judge(reply backend.Reply, err error) (backend.Reply, error) {
-	if c.lease != nil && !c.lease.Valid() {
+	came := reply.Came
+	if err != nil {
+		came = time.Now()
+	}
+	if c.lease != nil && !c.lease.ValidAt(came) {
 		if err == nil {
 			reply.Release()
 		}

@@ -23,9 +23,9 @@ import (
 //	point.take   takes the command's fields, the partition, a shape
 //	point.enter  passes the gate
 //	point.send   looks at the lease and sends
-//	point.Take   is told of the backend's answer by the goroutine that reads for all who share the connection; with nobody else on it answerPoint waits itself
-//	point.answer looks at the lease again, leaves the gate
-//	point.reply  copies the answer under the client's names and writes it
+//	point.Take   is told of the backend's answer by the goroutine that reads for all who share the connection, looks at the lease again, leaves the gate
+//	             and writes; with nobody else on the connection answerPoint waits itself, and point.settle does that
+//	point.reply  copies it under the client's names
 //
 // What is not simply ok and whatever has to wait goes by point.settle, on a goroutine that may: the client's, or one of its own.
 //
@@ -360,13 +360,19 @@ func (p *point) send(r *Router) (err error) {
 // Take is told what the backend has answered, as the call's taker.
 func (p *point) Take(got backend.Reply, err error) {
 	got, err = p.sent.judge(got, err)
-	if err != nil || !p.plain(got.Body) {
+	var buf *wire.Buffer
+	if err == nil {
+		buf = p.reply(got)
+	}
+	if buf == nil {
 		go p.settleGiven(got, err)
 		return
 	}
-	p.leave()
-	buf := p.reply(got)
-	rest, err := p.q.Conn.writeNow(buf.B)
+	partition.Leave(p.parts, p.kind.mode)
+	c := p.q.Conn
+	c.r.logSlow(&p.q, nil, got.Came)
+	got.Release()
+	rest, err := c.writeNow(buf.B)
 	if err == nil && len(rest) > 0 {
 		go p.writeGiven(buf, rest)
 		return
@@ -387,29 +393,23 @@ func (p *point) writeGiven(buf *wire.Buffer, rest []byte) {
 
 // end ends a command that was given away. The connection waits for it (Conn.await), so no goroutine that has one outlives it.
 func (p *point) end(lost error) {
-	c, m := p.q.Conn, p.m
+	m := p.m
+	p.q.Conn.endGiven(lost) // from here on nobody is shown p
 	p.release()
 	m.Release()
-	c.endGiven(lost)
-}
-
-// plain reports whether the backend's answer says no more than the hot path understands: ok, no cursor left open, nothing to tell of a write but counts.
-func (p *point) plain(body bson.Raw) bool {
-	if p.kind.write != nil {
-		return p.count(body)
-	}
-	id, ok := cursorID(body)
-	return ok && id == 0
 }
 
 // settle does whatever follows the backend's answer, or its failing to come, and tells the client.
 func (p *point) settle(got backend.Reply, err error) error {
 	var reply Reply
-	if err == nil && p.plain(got.Body) {
-		p.leave()
-		buf := p.reply(got)
-		defer buf.Release()
-		return p.q.Conn.write(buf.B, wire.NoCompression)
+	if err == nil {
+		if buf := p.reply(got); buf != nil {
+			defer buf.Release()
+			partition.Leave(p.parts, p.kind.mode)
+			p.over(nil, got.Came)
+			got.Release()
+			return p.q.Conn.write(buf.B, wire.NoCompression)
+		}
 	}
 	if p.kind.write != nil {
 		reply, err = p.written(got, err)
@@ -434,20 +434,14 @@ func (p *point) found(got backend.Reply) (reply Reply, err error) {
 	return reply, err
 }
 
-// leave leaves the gate, and ends what is told of the request while it lasts.
-func (p *point) leave() {
-	partition.Leave(p.parts, p.kind.mode)
-	p.over(nil)
-}
-
 // over ends what is told of the request while it lasts.
-func (p *point) over(err error) {
+func (p *point) over(err error, now time.Time) {
 	c := p.q.Conn
 	c.show(nil)
 	if err != nil {
 		c.r.stats.failed.Add(1)
 	}
-	c.r.logSlow(&p.q, err)
+	c.r.logSlow(&p.q, err, now)
 }
 
 // finish tells the client the general code's reply or an error.
@@ -455,22 +449,28 @@ func (p *point) finish(reply Reply, err error) error {
 	if err != nil {
 		err = interruption(p.ctx, err)
 	}
-	p.over(err)
+	p.over(err, time.Now())
 	return p.q.Conn.writeReply(p.m.Header.RequestID, 0, wire.NoCompression, reply, err)
 }
 
-// reply makes the client's reply of a plain one: a backend's to a find under the client's name of the collection, or what was counted of a write. It releases got.
+// reply makes the client's reply of a backend's that says no more than the hot path understands: ok, with no cursor left open, which it copies under the client's
+// name of the collection, or with nothing to tell of a write but counts. It returns nil for any other.
 func (p *point) reply(got backend.Reply) *wire.Buffer {
-	c, buf := p.q.Conn, wire.GetBuffer(len(got.Body)+len(p.ns)+64)
-	c.nextID++
-	buf.B = wire.AppendMsgStart(buf.B[:0])
+	buf := wire.GetBuffer(len(got.Body) + len(p.ns) + 64)
+	dst := wire.AppendMsgStart(buf.B[:0])
+	ok := false
 	if p.kind.write == nil {
-		buf.B = appendRelayedCursor(buf.B, got.Body, 0, p.coll.NS)
-	} else {
-		buf.B = p.appendCounts(buf.B)
+		dst, ok = appendEndedCursor(dst, got.Body, p.coll.NS)
+	} else if ok = p.count(got.Body); ok {
+		dst = p.appendCounts(dst)
 	}
+	if buf.B = dst; !ok {
+		buf.Release()
+		return nil
+	}
+	c := p.q.Conn
+	c.nextID++
 	buf.B = wire.Seal(buf.B, 0)
-	got.Release()
 	wire.SetRequestID(buf.B, c.nextID)
 	wire.SetResponseTo(buf.B, p.m.Header.RequestID)
 	return buf

@@ -125,6 +125,32 @@ func appendRelayedCursor(dst []byte, body bson.Raw, id int64, ns string) []byte 
 	return closeDocument(dst, start)
 }
 
+// appendEndedCursor is appendRelayedCursor for a reply that is ok and leaves no cursor open; false for any other one.
+func appendEndedCursor(dst []byte, body bson.Raw, ns string) (_ []byte, plain bool) {
+	start := len(dst)
+	dst = append(dst, 0, 0, 0, 0)
+	ok, ended := false, false
+	it := element.In(body)
+	var e element.Element
+	for it.Next(&e) {
+		switch {
+		case string(e.Key) == "cursor":
+			id, _ := element.Lookup(e.Data, "id")
+			n, whole := id.AsInt64OK()
+			ended = whole && n == 0
+			dst = appendCursor(dst, e.Data, 0, ns)
+			continue
+		case stripped(e.Key):
+			continue
+		case string(e.Key) == "ok":
+			n, number := e.Value().AsFloat64OK()
+			ok = number && n == 1
+		}
+		dst = append(dst, e.Raw...)
+	}
+	return closeDocument(dst, start), ok && ended && !it.Malformed()
+}
+
 func appendCursor(dst, cur []byte, id int64, ns string) []byte {
 	at, dst := bsoncore.AppendDocumentElementStart(dst, "cursor")
 	it := element.In(cur)
