@@ -174,7 +174,7 @@ func (p *point) written(got backend.Reply, err error) (reply Reply, _ error) {
 		switch {
 		case err == nil:
 			return reply, nil
-		case n == writeAttempts || !p.q.HasTxn || !retriable(err) || p.ctx.Err() != nil:
+		case n == writeAttempts || !p.q.HasTxn || !wire.Retriable(err) || p.ctx.Err() != nil:
 			return Reply{}, p.q.writeError(err)
 		}
 		got, err = r.do(p.ctx, target{Backend: part.Backend, Part: part, Shape: p.shape}, p.out.B)

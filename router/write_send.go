@@ -123,13 +123,7 @@ func newOutcome(reply *backend.Reply, err error) outcome {
 }
 
 // retriable reports whether the message may be sent again, being a retryable write.
-func (o *outcome) retriable() bool { return retriable(o.err) }
-
-// retriable reports whether a retryable write that ended so may be sent again.
-func retriable(err error) bool {
-	e := wire.AsError(err)
-	return e != nil && e.Code.Retriable()
-}
+func (o *outcome) retriable() bool { return wire.Retriable(o.err) }
 
 // merge takes the outcomes of a round. When nothing at all was done, by this round or before, the first error is the command's, as one server would have it;
 // else it becomes an error of the statements that were in the message.

@@ -84,7 +84,7 @@ func (r *reshape) send(ctx context.Context, in *insertion) error {
 	}
 	for {
 		err := r.outcome(ctx, in, msg)
-		if tries--; tries > 0 && retriable(err) && ctx.Err() == nil {
+		if tries--; tries > 0 && wire.Retriable(err) && ctx.Err() == nil {
 			continue
 		}
 		if err == nil || isDuplicate(err) {
@@ -163,10 +163,4 @@ func (r *reshape) giveSession(backendID string, s *writeSession) {
 		r.writing = map[string][]*writeSession{}
 	}
 	r.writing[backendID] = append(r.writing[backendID], s)
-}
-
-// retriable reports whether what ended so may be tried again.
-func retriable(err error) bool {
-	e := wire.AsError(err)
-	return err != nil && e != nil && e.Code.Retriable()
 }

@@ -46,7 +46,7 @@ func (s *Splitter) scan(ctx context.Context, h partition.Home, batch int, sort b
 		cmd = append(cmd, bson.E{Key: "sort", Value: sort}, bson.E{Key: "allowDiskUse", Value: true})
 	}
 	err := c.ask(ctx, cmd, "firstBatch")
-	if retriable(err) { // nothing was read yet
+	if wire.Retriable(err) { // nothing was read yet
 		err = c.ask(ctx, cmd, "firstBatch")
 	}
 	if err != nil {

@@ -61,6 +61,9 @@ func (e *FatalError) Error() string {
 // wireErrorer is an error of another package that knows what it is to a client.
 type wireErrorer interface{ WireError() *Error }
 
+// Retriable reports whether a repeated attempt may succeed where one has ended with err; nil is no such error.
+func Retriable(err error) bool { return err != nil && AsError(err).Code.Retriable() }
+
 // AsError turns any error into the one a client is told: an *Error, or what an error says of itself by a method
 // WireError() *Error, as it is; a deadline 50 MaxTimeMSExpired; a cancellation 279 ClientDisconnect; trouble of the network
 // 6 HostUnreachable; anything else 1 InternalError. It returns nil for nil.

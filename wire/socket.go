@@ -14,7 +14,7 @@ type Socket struct {
 	*net.TCPConn
 	raw syscall.RawConn
 	// A read and a write under way, and what tries them, bound once.
-	in, out           transfer
+	in, out                        transfer
 	tryRead, tryWrite, tryWriteNow func(fd uintptr) bool
 }
 
