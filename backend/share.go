@@ -13,8 +13,11 @@ import (
 const (
 	// maxShared is the largest message that shares a connection.
 	maxShared = 64 << 10
-	// A connection more is shared for every perConn requests in flight, from fewest to enough; and for every perConnMost beyond, to most.
+	// A connection more is shared for every perConn requests in flight, from fewest to enough; and for every perConnMost beyond, to most. A server that takes less
+	// than quickTo for each has one for every perConnMost, and quickest at least: the more requests meet on each the better.
 	perConn, fewest, enough = 32, 4, 16
+	quickest                = 2
+	quickTo                 = waitsFrom / 5
 	perConnMost, most       = 64, 64
 	// stalledAfter is how long a connection may go without a reply while others have some, before new requests avoid it.
 	stalledAfter = 10 * time.Millisecond
@@ -28,6 +31,8 @@ type lane uint8
 const (
 	// single: one of its own.
 	single lane = iota
+	// quick: it shares, the fewest connections are best.
+	quick
 	// few: it shares, few connections are best.
 	few
 	// many: it would have one of its own if there were no more than pay (tuner.go), and shares these.
@@ -40,6 +45,8 @@ func (p *pool) lane(shape Shape, at time.Duration) lane {
 		return single
 	}
 	switch kept := p.shapes.kept(shape); {
+	case kept < quickTo:
+		return quick
 	case kept < waitsFrom:
 		return few
 	case kept >= ownFrom:
@@ -80,37 +87,40 @@ func (p *pool) choose(shape Shape, l lane, at time.Duration) *conn {
 	return c
 }
 
-// join returns a shared connection, the one with the fewest requests. It returns nil when another one should be shared too; with must
-// only when that one may be made at once.
+// join returns a shared connection: one whose writer waits for others to join it, so that one write brings all of them, unless it has half as many requests again as
+// its share; otherwise the one with the fewest. It returns nil when another one should be shared too; with must only when that one may be made at once.
 func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l == few && !must && p.inFlight >= 2*fewest {
-		width := p.width(few)
-		p.boost.short = p.boost.short || p.inFlight >= 2*width && width < most
-		p.boost.step(at, p.replies.Load(), p.inFlight, mostBoost, len(p.sharing) >= p.width(few))
+	if l != many && !must && p.inFlight >= 2*fewest {
+		n := p.width(l)
+		p.boost.short = p.boost.short || p.inFlight >= 2*n && n < most
+		p.boost.step(at, p.replies.Load(), p.inFlight, mostBoost, len(p.sharing) >= p.width(l))
 	}
 	var newest int64 // when any of them had a reply
 	for _, c := range p.sharing {
 		newest = max(newest, c.progress.Load())
 	}
+	width := p.width(l)
+	fair := p.inFlight / max(1, min(width, len(p.sharing)))
 	var best, stalled, gathering *conn
 	live := 0
-	fair := p.inFlight / max(1, len(p.sharing))
 	for _, c := range p.sharing {
-		if c.gathering.Load() && c.users <= fair+fair/2 && newest-c.progress.Load() <= int64(stalledAfter) {
-			gathering = c
-		}
-		switch {
-		case newest-c.progress.Load() > int64(stalledAfter):
+		if newest-c.progress.Load() > int64(stalledAfter) {
 			if stalled == nil || c.users < stalled.users {
 				stalled = c
 			}
-		default:
-			live++
-			if best == nil || c.users < best.users {
-				best = c
-			}
+			continue
+		}
+		if live == width { // more are shared than should be: those at the end are left to run out
+			break
+		}
+		live++
+		if best == nil || c.users < best.users {
+			best = c
+		}
+		if c.gathering.Load() && c.users <= fair+fair/2 {
+			gathering = c
 		}
 	}
 	full := len(p.all)+p.dialing >= p.b.cfg.MaxConns
@@ -118,7 +128,7 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	switch {
 	case full && p.waiters.Len() > 0 && 2*len(p.sharing) > p.b.cfg.MaxConns:
 		return nil // those that wait for a connection of their own would wait for ever
-	case live < p.width(l) && mayGrow && (!must || p.dialing == 0 || l == many):
+	case live < width && mayGrow && (!must || p.dialing == 0 || l == many):
 		return nil
 	case best == nil:
 		best = stalled
@@ -138,6 +148,9 @@ func (p *pool) width(l lane) int {
 	// While it has not been shown that more connections pay, what seems to wait is taken for what a busy server has too much of.
 	if l == many && (n <= 2*leastCap || p.waiting.cap > leastCap) {
 		return min(n, p.waiting.cap)
+	}
+	if l == quick {
+		return min(p.boost.cap*max(quickest, n/perConnMost), most)
 	}
 	return min(p.boost.cap*max(fewest, min(n/perConn, enough), n/perConnMost), most)
 }
