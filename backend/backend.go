@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,8 @@ type Backend struct {
 
 	poolsMu sync.Mutex                                // held to add or remove a pool
 	pools   atomic.Pointer[map[address.Address]*pool] // copied on change
+	// retired has the pools of hosts that have left the set while their connections were in use. Guarded by poolsMu.
+	retired []*pool
 
 	life     context.Context
 	end      context.CancelFunc
@@ -122,6 +125,9 @@ func (b *Backend) Close(ctx context.Context) error {
 	b.end()
 	b.poolsMu.Lock()
 	for _, p := range *b.pools.Load() {
+		p.close()
+	}
+	for _, p := range b.retired {
 		p.close()
 	}
 	b.poolsMu.Unlock()
@@ -213,4 +219,5 @@ func (b *Backend) forget(addr address.Address) {
 	}
 	b.pools.Store(&next)
 	p.retire()
+	b.retired = append(slices.DeleteFunc(b.retired, (*pool).empty), p)
 }

@@ -43,7 +43,8 @@ type conn struct {
 	out      *wire.Buffer // requests that wait for the writer; nil when there are none
 	writing  bool         // a goroutine writes, or is about to
 	reading  bool         // a goroutine reads, and owns in
-	pumping  bool         // the connection's own goroutine runs, or is about to
+	pumping  bool         // the connection's own goroutine is about to read
+	last     *Call        // whose reply came last; only to be compared
 	ended    []ending     // of the calls that were given away; whoever reads tells their takers
 	spare    []ending     // memory for that
 	read     bool         // something was read since the last reply was handed out

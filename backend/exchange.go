@@ -179,16 +179,15 @@ func (c *conn) leadLocked(k *Call) {
 	}
 }
 
-// refuseLast gives the call that has had the last reply an error instead: the reader's, or the last that was given away.
+// refuseLast gives the call that has had the last reply an error instead, if that is the reader's, or was given away and its taker was not told yet.
 func (c *conn) refuseLast(k *Call, err error) error {
-	if k == nil {
-		if len(c.ended) == 0 {
-			return err
-		}
-		k = c.ended[len(c.ended)-1].k
+	if n := len(c.ended); n > 0 && c.ended[n-1].k == c.last {
+		k = c.last
 	}
-	k.buf.Release()
-	k.buf, k.body, k.err = nil, nil, err
+	if k != nil && k == c.last {
+		k.buf.Release()
+		k.buf, k.body, k.err = nil, nil, err
+	}
 	return err
 }
 
@@ -235,6 +234,7 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 		return nil
 	}
 	k.buf, k.body, k.came, k.done = m.Buf, body, c.came, true
+	c.last = k
 	switch {
 	case k.to != nil:
 		c.endLocked(k)

@@ -3,6 +3,7 @@ package backend
 import (
 	"encoding/binary"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,4 +111,62 @@ func TestCutBeforeSend(t *testing.T) {
 	if _, err := c.send(call(c), wire.AppendMsg(nil, 0, 0, 0, []byte{5, 0, 0, 0, 0})); err == nil || !isTimeout(err) {
 		t.Errorf("a request was sent on a connection that is cut: %v", err)
 	}
+}
+
+// told is a Taker that does nothing but say that it was told.
+type told chan error
+
+func (k told) Take(r Reply, err error) {
+	r.Release()
+	k <- err
+}
+
+// The pump leaves a connection on which somebody reads alone: it neither reads nor begins again.
+func TestPumpLeavesTheLeaderAlone(t *testing.T) {
+	client, server := pair(t)
+	b := &Backend{}
+	b.life = t.Context()
+	c := newConn(&pool{b: b, all: map[*conn]struct{}{}}, client)
+	var runs atomic.Int32
+	leads := make(chan struct{})
+	c.runPump = func() {
+		<-leads
+		if runs.Add(1) < 100 { // or this would never end
+			c.pump()
+		} else {
+			b.tasks.end()
+		}
+	}
+	one, two := call(c), call(c)
+	one.ctx, two.ctx = t.Context(), t.Context()
+	send(t, one)
+	send(t, two)
+	taker := make(told, 1)
+	if !two.Hand(taker) {
+		t.Fatal("not taken")
+	}
+	ended(t, "a shared connection", func() {
+		done := make(chan struct{})
+		go func() { defer close(done); c.receive(one) }()
+		for led := false; !led; {
+			c.mu.Lock()
+			led = one.leads
+			c.mu.Unlock()
+		}
+		close(leads)
+		b.tasks.wg.Wait() // the pump, which leaves
+		if n := runs.Load(); n != 1 {
+			t.Errorf("the pump ran %d times beside a leader", n)
+		}
+		for _, id := range []int32{one.id, two.id} {
+			reply := wire.AppendMsg(nil, 0, id, 0, []byte{5, 0, 0, 0, 0})
+			if _, err := server.Write(reply); err != nil {
+				t.Error(err)
+			}
+		}
+		<-done
+		if err := <-taker; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -68,3 +68,6 @@ func EchoForTest(t *testing.T, b *Backend, host string) func() {
 func KeptForTest(b *Backend, host string, k Shape) time.Duration {
 	return time.Duration(b.poolFor(address.Address(host)).shapes.slot(k).Load() & (1<<32 - 1))
 }
+
+// ForgetForTest has b take a host for one that has left its set.
+func ForgetForTest(b *Backend, host string) { b.forget(address.Address(host)) }

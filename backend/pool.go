@@ -333,6 +333,13 @@ func (p *pool) reap() {
 	p.idle = p.idle[:rest]
 }
 
+// empty reports whether the pool has no connection, and none is being made.
+func (p *pool) empty() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.all)+p.dialing == 0
+}
+
 // retire ends the pool of a host that is no longer of the backend: nobody waits any more, idle
 // connections close, used ones close when they are returned.
 func (p *pool) retire() { p.shut(false, fmt.Errorf("%s left the replica set", p.addr)) }

@@ -7,7 +7,7 @@ import "sync"
 
 // Taker is told of a call's end in place of whoever would have waited for it.
 type Taker interface {
-	// Take gets what Wait would have returned. It must not wait: the goroutine reads for others too.
+	// Take gets what Wait would have returned. It must not wait for anybody: the goroutine reads for others too.
 	Take(Reply, error)
 }
 
@@ -38,18 +38,23 @@ func (c *conn) pumpLocked() bool {
 func (c *conn) pump() {
 	defer c.pool.b.tasks.end()
 	c.mu.Lock()
-	if !c.reading {
-		c.reading = true
-		c.leadLocked(nil)
-		c.handOutLocked()
-		c.reading = false
-	}
 	c.pumping = false
-	orphans := c.orphans
+	if c.reading {
+		c.mu.Unlock()
+		return
+	}
+	c.reading = true
+	c.leadLocked(nil)
+	c.handOutLocked()
+	c.reading = false
+	orphans, failed := c.orphans, c.failure != nil
 	c.orphans = 0
 	c.nextLeader()
 	c.mu.Unlock()
-	if orphans > 0 {
+	switch {
+	case failed: // where all calls were given up nobody else gives the connection back
+		c.pool.discard(c)
+	case orphans > 0:
 		c.pool.release(c, orphans)
 	}
 }

@@ -241,7 +241,7 @@ func TestCloseEndsHanded(t *testing.T) {
 	}
 }
 
-// A reply that says that the server is not primary any more is cloaked, and the connection goes.
+// A reply that says that the server is not primary any more is cloaked, and the backend hears of it.
 func TestHandedStateChange(t *testing.T) {
 	s := backendtest.New(t)
 	release := held(s, t)
@@ -274,5 +274,67 @@ func (k raw) Take(r backend.Reply, err error) {
 		r.Release()
 	} else {
 		k <- nil
+	}
+}
+
+// A connection that ends when all that is left on it was given up is gone, not kept for ever.
+func TestHandedAllGivenUp(t *testing.T) {
+	s := backendtest.New(t)
+	first, second := make(chan struct{}), make(chan struct{})
+	s.SetScript(func(c backendtest.Command) backendtest.Answer {
+		switch {
+		case c.Name == "find" && numberOf(c) == 0:
+			<-first
+		case c.Name == "find" && numberOf(c) == 1:
+			<-second
+			return backendtest.Cut()
+		}
+		return echo(c)
+	})
+	b := open(t, backend.Config{URI: s.URI(), MaxConns: 1})
+	all, cancels := startShared(t, b, within(t), 2)
+	takers := handed(t, all)
+	cancels[1]()
+	takers[1].wait(t)
+	close(first)
+	if e := takers[0].wait(t); e.err != nil {
+		t.Error(e.err)
+	}
+	close(second)
+	for end := time.Now().Add(20 * time.Second); b.Stats().Open != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the connection that was cut is still counted")
+		}
+	}
+	s.SetScript(echo)
+	reply, err := b.Do(within(t), backend.Request{Message: numbered(t, 7)}) // one of its own
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply.Release()
+}
+
+// Close ends also what is on its way to a host that has left the set.
+func TestCloseEndsHandedOfAnOldHost(t *testing.T) {
+	s := backendtest.New(t)
+	s.SetScript(func(backendtest.Command) backendtest.Answer { return backendtest.Answer{Silent: true} })
+	b := open(t, backend.Config{URI: s.URI(), MaxConns: 1})
+	all, _ := startShared(t, b, within(t), 3)
+	takers := handed(t, all)
+	backend.ForgetForTest(b, s.Addr())
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close(context.Background()) }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("Close hangs")
+	}
+	for _, k := range takers {
+		if e := k.wait(t); e.err == nil {
+			t.Error("a call ended well after its backend was closed")
+		}
 	}
 }

@@ -106,6 +106,9 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	var best, stalled, gathering *conn
 	live := 0
 	for _, c := range p.sharing {
+		if c.dying.Load() {
+			continue
+		}
 		if newest-c.progress.Load() > int64(stalledAfter) {
 			if stalled == nil || c.users < stalled.users {
 				stalled = c

@@ -71,7 +71,7 @@ type Conn struct {
 	// idle is signalled when busy ends. lost is why the answer to a request that was given away did not reach the client.
 	idle sync.Cond
 	lost error
-	// rest is how it is told to go on with another goroutine while it is idle (rest.go).
+	// rest is how it is told to go on with another goroutine while it is idle (conn_rest.go).
 	rest resting
 	// ctx ends when the connection does; killing a request ends it too, and serve makes a new one.
 	ctx    *backend.Line

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"time"
-
-	"github.com/shardway/shardway/wire"
 )
 
 // A goroutine keeps the stack on which it answered its deepest request. A connection that has been idle for a while therefore goes on with a new one, which
@@ -26,7 +24,7 @@ func (s *resting) answering() { s.used, s.idle = true, 0 }
 
 // restWhenIdle is a look: it tells a connection that has been idle to rest.
 func (c *Conn) restWhenIdle() {
-	if _, plain := c.nc.(*wire.Socket); !plain {
+	if c.socket == nil {
 		return
 	}
 	c.mu.Lock()

@@ -94,7 +94,7 @@ type call struct {
 	pending *backend.Call
 }
 
-// send sends one whole OP_MSG, looking at the lease first. msg must stay untouched until wait returns. Every call must be waited for, or given away.
+// send sends one whole OP_MSG, looking at the lease first. The bytes of msg are not needed any more when it has returned. Every call must be waited for, or given away.
 func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 	b := r.cfg.Backends.Get(t.Backend)
 	if b == nil {

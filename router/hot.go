@@ -391,7 +391,7 @@ func (p *point) writeGiven(buf *wire.Buffer, rest []byte) {
 	p.end(err)
 }
 
-// end ends a command that was given away. The connection waits for it (Conn.await), so no goroutine that has one outlives it.
+// end ends a command that was given away. The connection waits for it (Conn.await); what is left after that is to give memory back.
 func (p *point) end(lost error) {
 	m := p.m
 	p.q.Conn.endGiven(lost) // from here on nobody is shown p

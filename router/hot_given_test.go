@@ -344,3 +344,24 @@ func TestGivenToASlowReader(t *testing.T) {
 		t.Errorf("the slow one got %d bytes", len(reply))
 	}
 }
+
+// A client that is gone when its reply comes ends its own connection only.
+func TestGivenToNobody(t *testing.T) {
+	e, servers := crowdedEnv(t)
+	q := e.crowd(servers, writesDone)
+	gone := q.given(wireMessage(t, hotWrite(e.db, "update")))
+	other := q.given(wireMessage(t, findOf(e.db, "c", 5)))
+	before := e.router.stats.connections.Load()
+	_ = gone.(*net.TCPConn).SetLinger(0) // a reset, so that writing to it fails
+	_ = gone.Close()
+	q.let()
+	q.done()
+	if reply := q.answered(other); reply.Lookup("ok").AsFloat64() != 1 {
+		t.Errorf("the other: %v", reply)
+	}
+	for end := time.Now().Add(20 * time.Second); e.router.stats.connections.Load() >= before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the connection of a client that is gone does not end")
+		}
+	}
+}

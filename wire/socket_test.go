@@ -133,3 +133,32 @@ func TestSocketAllocatesNothing(t *testing.T) {
 		t.Errorf("%.0f allocations for a write and a read", n)
 	}
 }
+
+// WriteNow writes what there is room for and does not wait; Write writes the rest.
+func TestSocketWriteNow(t *testing.T) {
+	s, peer := sockets(t)
+	chunk := bytes.Repeat([]byte{7}, 60<<10)
+	sent, rest := 0, 0
+	for rest == 0 {
+		n, err := s.WriteNow(chunk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, rest = sent+n, len(chunk)-n
+		if sent > 256<<20 {
+			t.Fatal("a peer that reads nothing takes everything")
+		}
+	}
+	read := make(chan int, 1)
+	go func() {
+		n, _ := io.Copy(io.Discard, peer)
+		read <- int(n)
+	}()
+	if n, err := s.Write(chunk[len(chunk)-rest:]); n != rest || err != nil {
+		t.Errorf("the rest: %d of %d, %v", n, rest, err)
+	}
+	_ = s.Close()
+	if n := <-read; n != sent+rest {
+		t.Errorf("%d bytes came of %d", n, sent+rest)
+	}
+}
