@@ -132,7 +132,9 @@ func (p *point) release() {
 // forget forgets all but the memory that can be used again.
 func (p *point) forget() {
 	clear(p.target.Values)
-	*p = point{target: p.target, ns: p.ns[:0], parts: p.parts[:0], made: p.made[:0]}
+	positions, values, ns, parts, made := p.target.Positions[:0], p.target.Values[:0], p.ns[:0], p.parts[:0], p.made[:0]
+	*p = point{} // in place: a literal with these would be made beside it and copied
+	p.target.Positions, p.target.Values, p.ns, p.parts, p.made = positions, values, ns, parts, made
 }
 
 // pointFate is what became of a message that seemed to be one for the hot path.

@@ -178,10 +178,17 @@ func (q *Request) checkTxnFields(autocommit, hasAuto, start bool) error {
 	return nil
 }
 
+// plainSession is the length of {id: UUID}, as every driver sends it.
+const plainSession = 30
+
 func (q *Request) parseSession(v bsoncore.Value) error {
 	doc, ok := v.DocumentOK()
 	if !ok {
 		return typeMismatch("lsid", v, "object")
+	}
+	if len(doc) == plainSession && string(doc[4:13]) == "\x05id\x00\x10\x00\x00\x00\x04" && doc[plainSession-1] == 0 {
+		q.Session = bson.Raw(doc)
+		return nil
 	}
 	id, found := element.Lookup(doc, "id")
 	if !found {

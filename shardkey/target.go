@@ -42,7 +42,7 @@ func (p Pattern) Target(filter bson.Raw, simpleCollation bool) Target {
 }
 
 // TargetInto is Target with the slices of t used again, so that a filter with one plain equality allocates nothing.
-func (p Pattern) TargetInto(t *Target, filter bson.Raw, simpleCollation bool) {
+func (p *Pattern) TargetInto(t *Target, filter bson.Raw, simpleCollation bool) {
 	t.Bound, t.Positions, t.Values = false, t.Positions[:0], t.Values[:0]
 	s := scanner{p: p, simple: simpleCollation}
 	if v, plain := s.plain(filter); plain {
@@ -66,7 +66,7 @@ func (p Pattern) TargetInto(t *Target, filter bson.Raw, simpleCollation bool) {
 
 // scanner reads one filter.
 type scanner struct {
-	p      Pattern
+	p      *Pattern
 	simple bool
 }
 

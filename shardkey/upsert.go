@@ -93,7 +93,7 @@ func (u *upsertScan) field(e *element.Element) {
 		return
 	}
 	if r == parent {
-		s := scanner{p: u.p}
+		s := scanner{p: &u.p}
 		inner, ok := s.keyValue(v, u.p.parts[strings.Count(string(e.Key), ".")+1:])
 		if !ok {
 			u.unclear = true

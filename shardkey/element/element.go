@@ -38,21 +38,22 @@ func In(doc []byte) Iter {
 
 // Next reads the next element into e. It returns false at the end and at the first malformed element.
 func (it *Iter) Next(e *Element) bool {
-	if len(it.rest) == 0 {
+	rest := it.rest
+	if len(rest) == 0 {
 		return false
 	}
-	end := 1 + nameLen(it.rest[1:])
+	end := 1 + nameLen(rest[1:])
 	if end == 0 {
 		return it.fail()
 	}
-	t, from := bsoncore.Type(it.rest[0]), end+1
-	n := Size(t, it.rest[from:])
-	if n < 0 || n > len(it.rest)-from {
+	t, data := bsoncore.Type(rest[0]), rest[end+1:]
+	n := Size(t, data)
+	if uint(n) > uint(len(data)) { // also below zero
 		return it.fail()
 	}
-	to := from + n
-	e.Type, e.Key, e.Data, e.Raw = t, it.rest[1:end], it.rest[from:to:to], it.rest[:to:to]
-	it.rest = it.rest[to:]
+	to := end + 1 + n
+	e.Type, e.Key, e.Data, e.Raw = t, rest[1:end], data[:n:n], rest[:to:to]
+	it.rest = data[n:]
 	return true
 }
 
