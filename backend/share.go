@@ -104,19 +104,25 @@ func (p *pool) join(l lane, at time.Duration, must bool) *conn {
 	width := p.width(l)
 	fair := p.inFlight / max(1, min(width, len(p.sharing)))
 	var best, stalled, gathering *conn
-	live := 0
+	// There is one more for each that is stalled, but few: on a busy server all of many are silent for longer now and then, and more would be so for longer.
+	spare, live := 1+width/4, 0
 	for _, c := range p.sharing {
 		if c.dying.Load() {
 			continue
+		}
+		if live == width { // more are shared than should be: those at the end are left to run out
+			break
 		}
 		if newest-c.progress.Load() > int64(stalledAfter) {
 			if stalled == nil || c.users < stalled.users {
 				stalled = c
 			}
+			if spare > 0 {
+				spare--
+			} else {
+				live++
+			}
 			continue
-		}
-		if live == width { // more are shared than should be: those at the end are left to run out
-			break
 		}
 		live++
 		if best == nil || c.users < best.users {

@@ -10,7 +10,7 @@ const (
 	// A window is at least tuneWindow long and has a reply for every connection, unless those take more than tuneLongest.
 	tuneWindow, tuneLongest = 100 * time.Millisecond, time.Second
 	// tuneSettle is how long a trial runs before it is measured, tuneDial how long at most it waits for its connections.
-	tuneSettle, tuneDial = 40 * time.Millisecond, 200 * time.Millisecond
+	tuneSettle, tuneDial = 40 * time.Millisecond, 500 * time.Millisecond
 	// After trials that failed the next one waits, from the first to the last of these.
 	tuneSoon, tuneLate = 500 * time.Millisecond, 4 * time.Second
 	// keeps is which part of the rate fewer connections must keep. Trials follow one another: what each may lose all of them may lose again.
@@ -37,6 +37,10 @@ type tuner struct {
 	// was is the cap before the trial, base the replies a second under it.
 	was  int
 	base float64
+	// more is the larger cap of a trial that seemed to pay, promised the replies a second under it, while it is seen whether the old one gives less: on a
+	// machine that does other things, too, a moment may be better than the one before it for any reason.
+	more     int
+	promised float64
 	// next is when a trial may begin, pause how long the last one that failed has put it off; down says that the next tries fewer.
 	next, pause time.Duration
 	down        bool
@@ -51,7 +55,7 @@ const (
 )
 
 // tunerOfWaiting limits the connections of requests that seem to wait.
-func tunerOfWaiting() tuner { return tuner{cap: leastCap, least: leastCap, gain: 0.25} }
+func tunerOfWaiting() tuner { return tuner{cap: leastCap, least: leastCap, gain: 0.15} }
 
 // tunerOfBoost multiplies the connections of those that do not.
 func tunerOfBoost() tuner { return tuner{cap: 1, least: 1, gain: 0.5} }
@@ -63,6 +67,7 @@ func (t *tuner) step(at time.Duration, replies uint64, inFlight, most int, ready
 		if t.phase != tuneSteady {
 			t.cap = t.was
 		}
+		t.more = 0
 		t.begin(tuneSteady, at, replies)
 	}
 	t.asked = at
@@ -112,12 +117,19 @@ func (t *tuner) try(rate float64, inFlight, most int) {
 	t.base, t.phase = rate, tuneSettling
 }
 
-// judge ends a trial. What pays is tried further at once.
+// judge ends a trial, or one of more connections half: if it seemed to pay, the old cap is looked at once more. What pays is tried further at once.
 func (t *tuner) judge(at time.Duration, rate float64, inFlight int) {
 	t.phase = tuneSteady
 	pays := rate >= keeps*t.base
-	if !t.down {
-		pays = rate > 0 && rate >= t.base*(1+t.gain*float64(min(t.cap, inFlight)-t.was)/float64(t.was))
+	switch {
+	case t.more != 0:
+		pays = t.pays(t.promised, rate, t.more, inFlight)
+		t.cap, t.more = t.more, 0
+	case !t.down:
+		if pays = t.pays(rate, t.base, t.cap, inFlight); pays && t.cap != t.was {
+			t.more, t.promised, t.cap, t.phase = t.cap, rate, t.was, tuneSettling
+			return
+		}
 	}
 	if pays && t.cap != t.was {
 		t.pause, t.next = 0, at
@@ -127,4 +139,9 @@ func (t *tuner) judge(at time.Duration, rate float64, inFlight int) {
 	t.down = !t.down
 	t.pause = min(max(2*t.pause, tuneSoon), tuneLate)
 	t.next = at + t.pause
+}
+
+// pays reports whether a rate under a larger cap than was is enough more than one under that.
+func (t *tuner) pays(rate, base float64, larger, inFlight int) bool {
+	return rate > 0 && rate >= base*(1+t.gain*float64(min(larger, inFlight)-t.was)/float64(t.was))
 }

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -55,6 +56,29 @@ func TestTuner(t *testing.T) {
 			t.Errorf("%s: %v, want %d most of the time", name, caps, c.want)
 		}
 	}
+}
+
+// On a machine on which other programs run, a host that computes gives now more, now less. It keeps few connections most of the time.
+func TestTunerAmidNoise(t *testing.T) {
+	tn := tunerOfWaiting()
+	rng := rand.New(rand.NewPCG(1, 2))
+	caps, part, until := map[int]time.Duration{}, 1.0, time.Duration(0)
+	at := time.Hour
+	noisy := func(conns int) float64 {
+		if at += time.Millisecond; at >= until {
+			part, until = 0.5+0.5*rng.Float64(), at+time.Duration(50+rng.IntN(250))*time.Millisecond
+		}
+		return part * computing(conns)
+	}
+	for range 20 {
+		for n, d := range play(&tn, at, 30*time.Second, 1000, noisy) {
+			caps[n] += d
+		}
+	}
+	if caps[leastCap] < 400*time.Second {
+		t.Errorf("%v", caps)
+	}
+	t.Log(caps)
 }
 
 // A host that changes its kind gets what suits it within ten seconds.

@@ -75,7 +75,11 @@ func message(cmd bson.D, list string, docs ...any) []byte {
 
 // findMessage is the find of one document by its key, as FindOne sends it.
 func findMessage(i int) ([]byte, int) {
-	cmd := bson.D{{Key: "find", Value: "c"}, {Key: "filter", Value: bson.D{{Key: "k", Value: stubKey(i)}, {Key: "_id", Value: i}}},
+	return findBy(stubKey(i), i)
+}
+
+func findBy(key, id any) ([]byte, int) {
+	cmd := bson.D{{Key: "find", Value: "c"}, {Key: "filter", Value: bson.D{{Key: "k", Value: key}, {Key: "_id", Value: id}}},
 		{Key: "limit", Value: int64(1)}, {Key: "singleBatch", Value: true}}
 	return message(append(cmd, session()...), ""), 0
 }

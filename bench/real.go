@@ -79,7 +79,7 @@ func (b *bench) realPoints(ctx context.Context) error {
 		if !b.wants(name) {
 			continue
 		}
-		rs, err := compare(targets, load{conns: f.conns, message: findMessage}, b.rounds, max(b.length, time.Duration(f.conns)*patience))
+		rs, err := compare(targets, load{conns: f.conns, message: findFilled}, b.rounds, max(b.length, time.Duration(f.conns)*patience))
 		if err != nil {
 			return err
 		}
@@ -119,6 +119,14 @@ func newDocument(i int) ([]byte, int) {
 	return message(append(bson.D{{Key: "insert", Value: "c"}, {Key: "ordered", Value: true}}, session()...), "documents", doc), 0
 }
 
+// filled is how many documents fill makes. Each has a key of its own: a server that finds by the key's index reads one document.
+const filled = 1000
+
+func filledKey(i int) int32 { return int32(i) }
+
+// findFilled is findMessage for a document of fill's.
+func findFilled(i int) ([]byte, int) { return findBy(filledKey(i%filled), i%filled) }
+
 // fill makes bench.c, a collection with the key k in one partition, and the documents that findMessage finds.
 func (b *bench) fill(ctx context.Context, addr string) error {
 	c, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + addr + "/").SetTimeout(time.Minute))
@@ -127,9 +135,9 @@ func (b *bench) fill(ctx context.Context, addr string) error {
 	}
 	defer func() { _ = c.Disconnect(ctx) }()
 	coll := c.Database("bench").Collection("c")
-	docs := make([]any, 1000)
+	docs := make([]any, filled)
 	for i := range docs {
-		docs[i] = document(i, stubKey(i))
+		docs[i] = document(i, filledKey(i))
 	}
 	if _, err := coll.InsertMany(ctx, docs); err != nil {
 		return err
