@@ -365,3 +365,35 @@ func TestGivenToNobody(t *testing.T) {
 		}
 	}
 }
+
+// A client with no room for its large reply gets all of it when it reads, and holds up nobody who shares the connection.
+func TestGivenToWhoDoesNotRead(t *testing.T) {
+	e, servers := crowdedEnv(t)
+	pad := strings.Repeat("0123456789abcdef", 12<<20/16)
+	q := e.crowd(servers, func(c backendtest.Command) backendtest.Answer {
+		if c.Name != "find" {
+			return backendtest.OK()
+		}
+		doc := d("_id", 1)
+		if _, large := c.Body.Lookup("filter").Document().LookupErr("large"); large == nil {
+			doc = d("_id", 2, "pad", pad)
+		}
+		return backendtest.OK(bson.E{Key: "cursor", Value: d("firstBatch", bson.A{doc}, "id", int64(0), "ns", c.DB+"."+c.Body.Lookup("find").StringValue())})
+	})
+	large := findOf(e.db, "c", 5)
+	large[1].Value = d("k", 5, "large", 1)
+	slow := []net.Conn{q.given(wireMessage(t, large)), q.given(wireMessage(t, large))}
+	quick := []net.Conn{q.given(wireMessage(t, findOf(e.db, "c", 5))), q.given(wireMessage(t, findOf(e.db, "c", 5)))}
+	q.let()
+	q.done()
+	for _, c := range quick { // while the others read nothing
+		if body := q.answered(c); body.Lookup("cursor", "firstBatch", "0", "_id").AsInt64() != 1 {
+			t.Errorf("a find behind large replies got %v", body)
+		}
+	}
+	for _, c := range slow {
+		if body := q.answered(c); body.Lookup("cursor", "firstBatch", "0", "pad").StringValue() != pad {
+			t.Error("a large reply came otherwise than it was sent")
+		}
+	}
+}

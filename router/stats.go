@@ -2,7 +2,7 @@ package router
 
 import "sync/atomic"
 
-// stats are the counters that serverStatus shows. The hot path does one atomic add.
+// stats are the counters that serverStatus shows.
 type stats struct {
 	// connections are open now; created and rejected count since the start.
 	connections, created, rejected atomic.Int64
