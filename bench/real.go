@@ -119,15 +119,15 @@ func newDocument(i int) ([]byte, int) {
 	return message(append(bson.D{{Key: "insert", Value: "c"}, {Key: "ordered", Value: true}}, session()...), "documents", doc), 0
 }
 
-// filled is how many documents fill makes. Each has a key of its own: a server that finds by the key's index reads one document.
+// filled is how many documents fill makes. Each has a key of its own, which none of newDocument's has: a server that finds by the key's index reads one document.
 const filled = 1000
 
-func filledKey(i int) int32 { return int32(i) }
+func filledKey(i int) int32 { return 1<<20 + int32(i) }
 
 // findFilled is findMessage for a document of fill's.
 func findFilled(i int) ([]byte, int) { return findBy(filledKey(i%filled), i%filled) }
 
-// fill makes bench.c, a collection with the key k in one partition, and the documents that findMessage finds.
+// fill makes bench.c, a collection with the key k in one partition, and the documents that findFilled finds.
 func (b *bench) fill(ctx context.Context, addr string) error {
 	c, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + addr + "/").SetTimeout(time.Minute))
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *bench) driver(ctx context.Context, direct, own string) error {
 			for i := range 256 {
 				wg.Go(func() {
 					for time.Now().Before(end) {
-						if _, err := coll.FindOne(ctx, bson.D{{Key: "k", Value: stubKey(i)}, {Key: "_id", Value: i}}).Raw(); err != nil {
+						if _, err := coll.FindOne(ctx, bson.D{{Key: "k", Value: filledKey(i)}, {Key: "_id", Value: i}}).Raw(); err != nil {
 							failure.Store(&err)
 							return
 						}
