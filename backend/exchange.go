@@ -17,6 +17,9 @@ import (
 // send puts msg on the wire as the call's request. With an error, sent reports whether any byte may have left.
 func (c *conn) send(k *Call, msg []byte) (sent bool, err error) {
 	c.mu.Lock()
+	if c.failure == nil && c.dying.Load() { // it was cut since it was chosen: whoever reads has not heard of that yet
+		c.failLocked(os.ErrDeadlineExceeded)
+	}
 	if err := c.failure; err != nil {
 		c.mu.Unlock()
 		return false, err
@@ -244,9 +247,10 @@ func (c *conn) deliverLocked(m wire.Message, leader *Call) error {
 	return nil
 }
 
-// nextLeader has the pump read where a call was given away, and otherwise one of those that wait.
+// nextLeader has the pump read where a call was given away, and where all were given up, whose replies must come before the connection can be used
+// again; otherwise one of those that wait.
 func (c *conn) nextLeader() {
-	if c.queue.handed > 0 || len(c.ended) > 0 {
+	if c.queue.handed > 0 || len(c.ended) > 0 || c.queue.n > 0 && c.queue.n == c.queue.abandoned {
 		if c.pumpLocked() {
 			return
 		}

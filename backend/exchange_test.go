@@ -14,7 +14,9 @@ import (
 func exchange(t *testing.T) (*conn, net.Conn) {
 	t.Helper()
 	client, server := pair(t)
-	return newConn(&pool{}, client), server
+	b := &Backend{}
+	b.life = t.Context()
+	return newConn(&pool{b: b, all: map[*conn]struct{}{}}, client), server
 }
 
 func call(c *conn) *Call {
@@ -111,6 +113,22 @@ func TestCutBeforeSend(t *testing.T) {
 	if _, err := c.send(call(c), wire.AppendMsg(nil, 0, 0, 0, []byte{5, 0, 0, 0, 0})); err == nil || !isTimeout(err) {
 		t.Errorf("a request was sent on a connection that is cut: %v", err)
 	}
+}
+
+// A request that comes to a connection which the interruption of another one has cut, before anybody has read of that, has not been sent: it may be tried again.
+func TestSendBehindInterrupted(t *testing.T) {
+	c, _ := exchange(t)
+	one, two := call(c), call(c)
+	send(t, one)
+	one.interrupt()
+	if sent, err := c.send(two, wire.AppendMsg(nil, 0, 0, 0, []byte{5, 0, 0, 0, 0})); sent || err == nil || !isTimeout(err) {
+		t.Errorf("a request on a connection that was cut: sent %v, %v", sent, err)
+	}
+	ended(t, "the interrupted request", func() {
+		if _, done := c.receive(one); !done || !isTimeout(one.err) {
+			t.Errorf("the interrupted request: %v, %v", done, one.err)
+		}
+	})
 }
 
 // told is a Taker that does nothing but say that it was told.

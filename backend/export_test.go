@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -71,3 +72,13 @@ func KeptForTest(b *Backend, host string, k Shape) time.Duration {
 
 // ForgetForTest has b take a host for one that has left its set.
 func ForgetForTest(b *Backend, host string) { b.forget(address.Address(host)) }
+
+// ReadingForTest returns when the call reads for its connection, or waits for who does.
+func ReadingForTest(k *Call) {
+	c := k.c
+	for reads := false; !reads; runtime.Gosched() {
+		c.mu.Lock()
+		reads = k.leads || k.waits
+		c.mu.Unlock()
+	}
+}

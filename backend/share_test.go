@@ -105,6 +105,62 @@ func TestSharedConnectionIsCut(t *testing.T) {
 	checkReply(t, again[0], 0)
 }
 
+// The reply to a request that was given up is read although nobody waits on the connection any more when it comes, or does not: the connection is not lost to the others.
+func TestGivenUpBehindTheLast(t *testing.T) {
+	for _, handed := range []bool{false, true} {
+		for _, cut := range []bool{false, true} {
+			t.Run(fmt.Sprintf("handed %v, cut %v", handed, cut), func(t *testing.T) {
+				s := backendtest.New(t)
+				first, second := make(chan struct{}), make(chan struct{})
+				s.SetScript(func(c backendtest.Command) backendtest.Answer {
+					switch {
+					case c.Name == "find" && numberOf(c) == 0:
+						<-first
+					case c.Name == "find" && numberOf(c) == 1:
+						<-second
+						if cut {
+							return backendtest.Cut()
+						}
+					}
+					return echo(c)
+				})
+				b := open(t, backend.Config{URI: s.URI(), MaxConns: 1})
+				all, cancels := startShared(t, b, within(t), 2)
+				led := make(chan struct{})
+				go func() { defer close(led); checkReply(t, all[0], 0) }()
+				backend.ReadingForTest(all[0])
+				if handed {
+					taker := make(taken, 2)
+					if !all[1].Hand(taker) {
+						t.Fatal("not taken")
+					}
+					cancels[1]()
+					taker.wait(t)
+				} else {
+					gaveUp := make(chan struct{})
+					go func() {
+						defer close(gaveUp)
+						if _, err := all[1].Wait(); err == nil {
+							t.Error("a request that was given up has a reply")
+						}
+					}()
+					backend.ReadingForTest(all[1])
+					cancels[1]()
+					<-gaveUp
+				}
+				close(first)
+				<-led
+				close(second)
+				reply, err := b.Do(within(t), backend.Request{Message: numbered(t, 7)}) // needs the one connection for itself
+				if err != nil {
+					t.Fatal(err)
+				}
+				reply.Release()
+			})
+		}
+	}
+}
+
 // A request that is given up, whether it reads for the others or not, holds up nobody and cuts nobody off; the last one's connection is closed.
 func TestSharedInterrupt(t *testing.T) {
 	hold := make(chan struct{})

@@ -51,8 +51,8 @@ func (r *Router) operations(ctx context.Context, self *Request, want opsWanted) 
 	r.eachConn(func(c *Conn) { conns = append(conns, c) })
 	sort.Slice(conns, func(i, j int) bool { return conns[i].id < conns[j].id })
 	for _, c := range conns {
-		if d := c.describe(want, time.Now()); d != nil {
-			add(d)
+		if raw := c.describe(want, time.Now()); raw != nil {
+			docs = append(docs, raw)
 		}
 	}
 	if r.cfg.Reshaper != nil {
@@ -68,12 +68,20 @@ func (r *Router) operations(ctx context.Context, self *Request, want opsWanted) 
 }
 
 // describe is the connection in currentOp's words; nil when it is idle and those are not wanted.
-func (c *Conn) describe(want opsWanted, now time.Time) bson.D {
+func (c *Conn) describe(want opsWanted, now time.Time) bson.Raw {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.op == nil && !want.idle {
 		return nil
 	}
+	raw, err := bson.Marshal(c.descriptionLocked(want, now)) // with the lock: the request's bytes are its own only while it is shown
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+func (c *Conn) descriptionLocked(want opsWanted, now time.Time) bson.D {
 	d := bson.D{
 		{Key: "type", Value: "op"},
 		{Key: "host", Value: c.at()},

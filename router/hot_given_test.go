@@ -397,3 +397,48 @@ func TestGivenToWhoDoesNotRead(t *testing.T) {
 		}
 	}
 }
+
+// What is shown of a request is its own, also when it ends and its memory goes to the next one meanwhile.
+func TestCurrentOpBesideRequests(t *testing.T) {
+	e, _ := crowdedEnv(t)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			m := wireMessage(t, findOf(e.db, "c", strings.Repeat(string(rune('a'+i)), 50+100*i)))
+			c := e.dial()
+			r := wire.NewReader(c)
+			for range 200 {
+				e.write(c, m)
+				e.read(r)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); wg.Wait() }()
+	for shown := 0; ; {
+		select {
+		case <-done:
+			if shown == 0 {
+				t.Error("no find was seen")
+			}
+			return
+		default:
+		}
+		ops, err := e.router.operations(e.ctx, nil, opsWanted{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range ops {
+			if err := op.Validate(); err != nil {
+				t.Fatalf("% x: %v", []byte(op), err)
+			}
+			key, ok := op.Lookup("command", "filter", "k").StringValueOK()
+			if ok && (key == "" || strings.Trim(key, key[:1]) != "" || len(key) != 50+100*int(key[0]-'a')) {
+				t.Fatalf("a find of somebody's is shown as %v", op)
+			}
+			if ok {
+				shown++
+			}
+		}
+	}
+}

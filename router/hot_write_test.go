@@ -168,8 +168,11 @@ func TestHotPathTakesPlainWritesOnly(t *testing.T) {
 // knownBackends waits until every backend has answered.
 func (e *writeEnv) knownBackends() {
 	for i := range 3 {
-		if err := e.router.cfg.Backends.Get("b" + itoa(i)).Ready(e.ctx); err != nil {
-			e.t.Fatal(err)
+		b := e.router.cfg.Backends.Get("b" + itoa(i))
+		for end := time.Now().Add(20 * time.Second); b.Kind() == backend.KindUnknown && time.Now().Before(end); { // Ready waits for a second
+			if err := b.Ready(e.ctx); err != nil {
+				e.t.Fatal(err)
+			}
 		}
 	}
 }
