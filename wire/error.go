@@ -19,6 +19,9 @@ type Error struct {
 	Labels []string
 	// Extra is a document whose fields are appended to the reply; nil for none.
 	Extra bson.Raw
+	// named is a code that a server gave the name codeName: it may know more names than this program.
+	named    Code
+	codeName string
 }
 
 // Errorf makes an Error.
@@ -27,7 +30,15 @@ func Errorf(code Code, format string, args ...any) *Error {
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("%s (%d): %s", e.Code.Name(), int32(e.Code), e.Message)
+	return fmt.Sprintf("%s (%d): %s", e.CodeName(), int32(e.Code), e.Message)
+}
+
+// CodeName is the name of the code: that which the server gave it from whose reply the error was made, or else the usual one.
+func (e *Error) CodeName() string {
+	if e.codeName != "" && e.named == e.Code {
+		return e.codeName
+	}
+	return e.Code.Name()
 }
 
 // WireError returns e; see AsError.
@@ -94,7 +105,7 @@ func AppendErrorReply(dst []byte, err error) []byte {
 	dst = bsoncore.AppendDoubleElement(dst, "ok", 0)
 	dst = bsoncore.AppendStringElement(dst, "errmsg", e.Message)
 	dst = bsoncore.AppendInt32Element(dst, "code", int32(e.Code))
-	dst = bsoncore.AppendStringElement(dst, "codeName", e.Code.Name())
+	dst = bsoncore.AppendStringElement(dst, "codeName", e.CodeName())
 	if len(e.Labels) > 0 {
 		at, d := bsoncore.AppendArrayElementStart(dst, "errorLabels")
 		for i, l := range e.Labels {
@@ -134,7 +145,7 @@ func ErrorFromReply(body bson.Raw) *Error {
 	for _, el := range elems {
 		v := el.Value()
 		switch el.Key() {
-		case "ok", "codeName", "$clusterTime", "operationTime", "topologyVersion", "$gleStats", "$configServerState", "lastCommittedOpTime":
+		case "ok", "$clusterTime", "operationTime", "topologyVersion", "$gleStats", "$configServerState", "lastCommittedOpTime":
 		case "errmsg":
 			if s, ok := v.StringValueOK(); ok {
 				e.Message = s
@@ -143,12 +154,15 @@ func ErrorFromReply(body bson.Raw) *Error {
 			if n, ok := v.AsInt64OK(); ok {
 				e.Code = Code(n)
 			}
+		case "codeName":
+			e.codeName, _ = v.StringValueOK()
 		case "errorLabels":
 			e.Labels = labelsOf(v)
 		default:
 			extra = append(extra, el...)
 		}
 	}
+	e.named = e.Code
 	if len(extra) > 4 {
 		extra, _ = bsoncore.AppendDocumentEnd(extra, 0)
 		e.Extra = bson.Raw(extra)

@@ -46,6 +46,24 @@ func TestErrorReplies(t *testing.T) {
 	}
 }
 
+// A server's name for a code is the one that is told, as long as the code is.
+func TestErrorKeepsTheServersName(t *testing.T) {
+	e := ErrorFromReply(doc(t, bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: "x"}, {Key: "codeName", Value: "ConversionFailure"}, {Key: "code", Value: int32(241)}}))
+	name := func(err error) string {
+		return bson.Raw(AppendErrorReply(nil, err)).Lookup("codeName").StringValue()
+	}
+	if got := name(fmt.Errorf("wrapped: %w", e)); got != "ConversionFailure" || len(e.Extra) != 0 {
+		t.Errorf("code 241 is called %s, with %v", got, e.Extra)
+	}
+	e.Code = BadValue
+	if got := name(e); got != "BadValue" {
+		t.Errorf("another code kept the name %s", got)
+	}
+	if got := name(Errorf(241, "x")); got != "Location241" {
+		t.Errorf("a code without a name is called %s", got)
+	}
+}
+
 func TestErrorFromReplyReadsOK(t *testing.T) {
 	for _, ok := range []any{1.0, int32(1), int64(1), true} {
 		if e := ErrorFromReply(doc(t, bson.D{{Key: "ok", Value: ok}})); e != nil {
