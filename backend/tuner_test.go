@@ -75,7 +75,7 @@ func TestTunerAmidNoise(t *testing.T) {
 			caps[n] += d
 		}
 	}
-	if caps[leastCap] < 400*time.Second {
+	if caps[leastCap] < 540*time.Second { // of 600; with one look at more it is 519
 		t.Errorf("%v", caps)
 	}
 	t.Log(caps)
