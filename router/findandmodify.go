@@ -150,19 +150,22 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 		if err != nil {
 			return nil, err
 		}
-		return m.send(ctx, part, nil, false)
+		return m.send(ctx, part, nil)
 	}
 	var reply bson.Raw
-	send := func(part *partition.Part, command bson.Raw) (applied, error) {
+	var met error // what an upsert that met a document came back with
+	send := func(part *partition.Part, as changed) (applied, error) {
 		var a applied
-		body, err := m.sendCommand(ctx, part, command)
+		body, err := m.send(ctx, part, &as)
 		if err != nil {
-			if wire.AsError(err).Code != wire.DuplicateKey || m.q.InTxn {
-				return a, err
+			e := wire.AsError(err)
+			guard := guardRefused(int32(e.Code), e.Message)
+			if guard {
+				err = m.op.guardError(c.Key, as.upsert)
 			}
-			a.duplicate, a.hit = true, true
-			a.accept = func() {}
-			if d.search.op.upsert && part == d.search.place {
+			if as.upsert && !m.q.InTxn && (e.Code == wire.DuplicateKey || guard) {
+				a.met, a.hit = true, true
+				a.accept = func() { met = err }
 				return a, nil
 			}
 			return a, err
@@ -173,16 +176,15 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 		a.accept = func() { reply = body }
 		return a, nil
 	}
-	w := singleWrite{r: m.r, q: m.q, c: c, search: d.search, stmt: m.stmt, send: send,
-		rewrite: func(filter bson.Raw, upsert bool) bson.Raw { return m.rewritten(filter, upsert) }}
+	w := singleWrite{r: m.r, q: m.q, c: c, search: d.search, stmt: m.stmt, send: send}
 	refused, err := w.run(ctx)
 	switch {
 	case refused != nil:
 		return nil, refused
 	case err != nil:
 		return nil, err
-	case reply == nil && w.done:
-		return nil, wire.Errorf(wire.DuplicateKey, "E11000 duplicate key error collection: %s: the upsert's _id is another document's", m.ns)
+	case met != nil:
+		return nil, met
 	case reply == nil:
 		return m.nothing(), nil
 	}
@@ -205,33 +207,32 @@ func (m *modification) home(ctx context.Context, c *partition.Collection, part *
 	return old, nil
 }
 
-// rewritten stands for the changed fields of the command: a document {query, upsert} that sendCommand puts in.
-func (m *modification) rewritten(filter bson.Raw, upsert bool) bson.Raw {
-	dst := bsoncore.AppendDocumentElement(make([]byte, 4, len(filter)+32), "query", bsoncore.Document(filter))
-	if upsert {
+// appendChanged appends the fields that take the place of query, update, upsert and sort.
+func (as *changed) appendChanged(dst []byte) []byte {
+	dst = bsoncore.AppendDocumentElement(dst, "query", bsoncore.Document(as.filter))
+	if as.update.Type != 0 {
+		dst = bsoncore.AppendValueElement(dst, "update", as.update)
+	}
+	if as.upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
-	return bson.Raw(closeDocument(dst, 0))
+	return dst
 }
 
-func (m *modification) sendCommand(ctx context.Context, part *partition.Part, changed bson.Raw) (bson.Raw, error) {
-	return m.send(ctx, part, changed, true)
-}
-
-// send runs the command at one home; changed, if not nil, takes the place of query, upsert and sort. The reply is the client's.
-func (m *modification) send(ctx context.Context, part *partition.Part, changed bson.Raw, searched bool) (bson.Raw, error) {
+// send runs the command at one home; as, if not nil, is what it has instead of what the client said. The reply is the client's.
+func (m *modification) send(ctx context.Context, part *partition.Part, as *changed) (bson.Raw, error) {
 	if !m.q.retryable() {
-		return m.once(ctx, part, changed, searched, false)
+		return m.once(ctx, part, as, false)
 	}
 	alone, err := m.r.standalone(ctx, part.Backend)
 	if err != nil {
 		return nil, err
 	}
 	if alone {
-		return m.ledgered(ctx, part, changed, searched)
+		return m.ledgered(ctx, part, as)
 	}
 	for n := 1; ; n++ {
-		body, err := m.once(ctx, part, changed, searched, true)
+		body, err := m.once(ctx, part, as, true)
 		if err == nil {
 			return body, nil
 		}
@@ -251,19 +252,21 @@ func (m *modification) label(e *wire.Error) *wire.Error {
 	return &told
 }
 
-func (m *modification) once(ctx context.Context, part *partition.Part, changed bson.Raw, searched, txn bool) (bson.Raw, error) {
+func (m *modification) once(ctx context.Context, part *partition.Part, as *changed, txn bool) (bson.Raw, error) {
 	drop := func(key []byte) bool {
 		switch string(key) {
 		case "query", "upsert", "sort":
-			return searched
+			return as != nil
+		case "update":
+			return as != nil && as.update.Type != 0
 		case "writeConcern":
 			return unacknowledged(m.q.WriteConcern)
 		}
 		return false
 	}
 	body := m.q.appendFor(nil, part, !txn, drop, func(dst []byte) []byte {
-		if searched {
-			dst = append(dst, changed[4:len(changed)-1]...)
+		if as != nil {
+			dst = as.appendChanged(dst)
 		}
 		if txn {
 			dst = m.r.appendDerived(dst, m.q, part.Home)
@@ -285,7 +288,7 @@ func (m *modification) once(ctx context.Context, part *partition.Part, changed b
 }
 
 // ledgered runs the command at a standalone, or answers it from this process's memory.
-func (m *modification) ledgered(ctx context.Context, part *partition.Part, changed bson.Raw, searched bool) (bson.Raw, error) {
+func (m *modification) ledgered(ctx context.Context, part *partition.Part, as *changed) (bson.Raw, error) {
 	rec, err := m.r.retries.record(derive(m.q.clientSession(), part.Home), m.q.TxnNumber)
 	if err != nil {
 		return nil, err
@@ -296,11 +299,11 @@ func (m *modification) ledgered(ctx context.Context, part *partition.Part, chang
 		again := append([]byte(nil), e.reply[:len(e.reply)-1]...)
 		return bson.Raw(closeDocument(bsoncore.AppendInt32Element(again, "retriedStmtId", m.stmt), 0)), nil
 	}
-	body, err := m.once(ctx, part, changed, searched, false)
+	body, err := m.once(ctx, part, as, false)
 	if err != nil {
 		return nil, err
 	}
-	if n, _ := bsoncore.Document(body).Lookup("lastErrorObject", "n").AsInt64OK(); n > 0 || !searched {
+	if n, _ := bsoncore.Document(body).Lookup("lastErrorObject", "n").AsInt64OK(); n > 0 || as == nil {
 		m.r.retries.setResult(rec, m.q.TxnNumber, m.stmt, ledgerEntry{reply: body})
 	}
 	return body, nil

@@ -47,6 +47,8 @@ type choice struct {
 	home   partition.Home
 	id     bson.RawValue
 	upsert bool
+	// key is the shard key value there, for an update that must not change it.
+	key bson.RawValue
 }
 
 // record returns the session's record, opened for a transaction number: an older number than the newest is 225 TransactionTooOld, a newer one starts afresh.

@@ -153,10 +153,12 @@ type search struct {
 	placeErr *wire.Error
 	// placed is the shard key value of the document that an upsert makes.
 	placed bsoncore.Value
-	// path is the key's.
-	path string
 	// makesID says that placed is an _id of our making, which the backend must be told.
 	makesID bool
+	// inserts says that the filter wants another shard key value than the update sets, so that an upsert can only insert.
+	inserts bool
+	// narrows says that the update, of many, sets the key: it may be applied where the value is that already, and to nothing else.
+	narrows bool
 }
 
 // decide finds out where an operation on a sharded collection goes.
@@ -171,18 +173,27 @@ func (op *operation) decide(c *partition.Collection) decision {
 		return decision{err: wire.Errorf(wire.UnsupportedFormat, "update document has mixed $operator and non-$operator style fields")}
 	case op.multi && op.effect.Kind == shardkey.Replaces:
 		return decision{err: wire.Errorf(wire.InvalidOptions, "replacement-style updates cannot be {multi: true}")}
-	case op.multi && !keeps && len(target.Values) > 0 || op.multi && !keeps && !target.Bound:
-		return decision{err: immutable(c.Key, "a multi-update may not set it, unless the filter binds it to the same value")}
+	case op.multi && !keeps && (len(target.Values) > 0 || !target.Bound):
+		if !op.simple || op.effect.Kind != shardkey.SetsTo {
+			return decision{err: immutable(c.Key, "this multi-update may change it")}
+		}
+		d := op.decidePlaced(c, parts, bound, single, false)
+		d.search.narrows = true
+		return d
 	case op.upsert:
-		return op.decideUpsert(c, parts, bound, single, keeps)
+		return op.decidePlaced(c, parts, bound, single, keeps)
 	case op.multi || keeps && len(parts) == 1:
 		return decision{parts: parts}
 	}
 	return decision{parts: parts, search: &search{op: op, among: parts}}
 }
 
-// keeps reports whether no document that op is applied to can get another shard key value: the update leaves it alone, or sets what the filter binds it to.
+// keeps reports whether no document that op is applied to can get another shard key value: the update leaves it alone, or sets what the filter binds it to,
+// or the backend does not let it.
 func (op *operation) keeps(key *shardkey.Pattern, bound bsoncore.Value, single bool) bool {
+	if inID(key) {
+		return true
+	}
 	switch op.effect.Kind {
 	case shardkey.Untouched, shardkey.OnlyOnInsert:
 		return true
@@ -192,8 +203,10 @@ func (op *operation) keeps(key *shardkey.Pattern, bound bsoncore.Value, single b
 	return false
 }
 
-func (op *operation) decideUpsert(c *partition.Collection, parts []*partition.Part, bound bsoncore.Value, single, keeps bool) decision {
-	s := &search{op: op, among: parts, path: c.Key.Path()}
+// decidePlaced decides for what must know, beside the documents that are there, where those with the value that the update sets are: an upsert, and an
+// update of many that sets the key.
+func (op *operation) decidePlaced(c *partition.Collection, parts []*partition.Part, bound bsoncore.Value, single, keeps bool) decision {
+	s := &search{op: op, among: parts}
 	placed, err := op.placedAt(c.Key)
 	if err != nil && c.Key.Path() == "_id" && op.effect.Kind == shardkey.Untouched && !mentionsID(op.filter) {
 		placed, err, s.makesID = newID(), nil, true
@@ -208,9 +221,10 @@ func (op *operation) decideUpsert(c *partition.Collection, parts []*partition.Pa
 		s.placeErr = wire.AsError(err)
 		return decision{parts: parts, search: s}
 	}
-	if single && keeps && c.Key.EqualValues(placed, bound) {
+	if single && keeps && op.effect.Kind != shardkey.Computed && c.Key.EqualValues(placed, bound) {
 		return decision{parts: parts} // the one partition matches and upserts by itself
 	}
+	s.inserts = single && op.effect.Kind != shardkey.OnlyOnInsert && !c.Key.EqualValues(placed, bound)
 	all := parts
 	if !containsPart(parts, s.place) {
 		all = append(append([]*partition.Part(nil), parts...), s.place)
@@ -254,8 +268,7 @@ func (op *operation) placedAt(key *shardkey.Pattern) (bsoncore.Value, error) {
 	case shardkey.SetsTo, shardkey.OnlyOnInsert, shardkey.Replaces:
 		return op.effect.Value, op.effect.Err
 	case shardkey.MayChange:
-		return bsoncore.Value{}, wire.Errorf(wire.ShardKeyNotFound,
-			"failed to target upsert: the update computes the shard key %v, so the new document cannot be placed", key)
+		return bsoncore.Value{}, unplaced(key)
 	}
 	v, known := key.UpsertValue(op.filter)
 	if !known {
@@ -270,9 +283,17 @@ func immutable(key *shardkey.Pattern, why string) *wire.Error {
 	return wire.Errorf(wire.ImmutableField, "the shard key of a document cannot be changed: '%s' is immutable; %s", key.Path(), why)
 }
 
-// check refuses to apply op to the document found, whose shard key value is have, if that would change the value.
+// check refuses to apply op to the document found, whose shard key value is have, if that would change the value. What a pipeline computes is judged by the
+// backend (guarded), unless a collation would have it take two strings for one.
 func (op *operation) check(key *shardkey.Pattern, have bsoncore.Value) *wire.Error {
+	if inID(key) {
+		return nil
+	}
 	switch op.effect.Kind {
+	case shardkey.Computed:
+		if !op.simple {
+			return immutable(key, "under a collation nobody can tell whether the update changes it")
+		}
 	case shardkey.SetsTo, shardkey.Replaces:
 		if op.effect.Err != nil || !key.EqualValues(have, op.effect.Value) {
 			return immutable(key, "delete the document and insert it anew under its other key")

@@ -26,22 +26,29 @@ type candidate struct {
 // searchAndWrite runs a statement whose document must be found first, inside the gates of all parts where it may be (mongos-behaviour §3.9).
 func (b *writeBatch) searchAndWrite(ctx context.Context, c *partition.Collection, s *statement, sr *search) error {
 	if sr.op.multi {
-		return b.multiUpsert(ctx, c, s, sr)
+		return b.multiSearch(ctx, c, s, sr)
 	}
-	send := func(part *partition.Part, raw bson.Raw) (applied, error) {
+	send := func(part *partition.Part, as changed) (applied, error) {
 		one := &writeResult{ordered: &b.ordered}
-		changed := *s
-		changed.raw = raw
-		err := b.exchange(ctx, c, []chunk{{group: group{part, []*statement{&changed}}}}, one)
+		other := *s
+		other.raw = rewriteStatement(s.raw, as)
+		err := b.exchange(ctx, c, []chunk{{group: group{part, []*statement{&other}}}}, one)
 		if err != nil {
 			return applied{}, err
 		}
-		a := applied{hit: one.n > 0 || one.failed() || len(one.retried) > 0, duplicate: len(one.errs) == 1 && one.errs[0].code == int32(wire.DuplicateKey)}
+		a := applied{hit: one.n > 0 || one.failed() || len(one.retried) > 0}
+		if len(one.errs) == 1 {
+			guard := guardRefused(one.errs[0].code, one.errs[0].errmsg)
+			a.met = one.errs[0].code == int32(wire.DuplicateKey) || guard
+			if guard {
+				one.errs = nil
+				one.fail(s.index, sr.op.guardError(c.Key, as.upsert))
+			}
+		}
 		a.accept = func() { b.result.add(one) }
 		return a, nil
 	}
-	w := singleWrite{r: b.r, q: b.q, c: c, search: sr, stmt: s.id, send: send,
-		rewrite: func(filter bson.Raw, upsert bool) bson.Raw { return rewriteStatement(s.raw, filter, upsert) }}
+	w := singleWrite{r: b.r, q: b.q, c: c, search: sr, stmt: s.id, send: send}
 	refused, err := w.run(ctx)
 	if refused != nil {
 		b.result.fail(s.index, refused)
@@ -53,19 +60,43 @@ func (b *writeBatch) searchAndWrite(ctx context.Context, c *partition.Collection
 	return err
 }
 
-// multiUpsert runs an upsert of many whose partitions do not follow from the filter: an update everywhere, and where nothing matched one upsert.
-func (b *writeBatch) multiUpsert(ctx context.Context, c *partition.Collection, s *statement, sr *search) error {
-	changed := *s
-	changed.raw = rewriteStatement(s.raw, sr.op.filter, false)
+// multiSearch runs an update of many that must look before it writes: an upsert whose partitions do not follow from the filter is an update everywhere, and
+// where nothing matched one upsert; an update that sets the key is refused if it would change a document's, and goes to where the value is that already.
+func (b *writeBatch) multiSearch(ctx context.Context, c *partition.Collection, s *statement, sr *search) error {
+	filter, among := sr.op.filter, sr.among
+	if sr.narrows {
+		if sr.place == nil {
+			b.result.fail(s.index, sr.placeErr)
+			return nil
+		}
+		same, other, ok := narrow(filter, c.Key.Path(), sr.placed)
+		if !ok {
+			b.result.fail(s.index, immutable(c.Key, "this multi-update may change it"))
+			return nil
+		}
+		would := *sr.op
+		would.filter = other
+		cand, err := b.r.pick(ctx, b.q, c, &search{op: &would, among: among})
+		if err != nil {
+			return searchError{err}
+		}
+		if cand != nil {
+			b.result.fail(s.index, immutable(c.Key, "this multi-update would change it, so nothing was updated"))
+			return nil
+		}
+		filter, among = same, []*partition.Part{sr.place}
+	}
+	update := *s
+	update.raw = rewriteStatement(s.raw, changed{filter: filter})
 	var groups []group
-	for _, p := range sr.among {
-		groups = append(groups, group{p, []*statement{&changed}})
+	for _, p := range among {
+		groups = append(groups, group{p, []*statement{&update}})
 	}
 	one := &writeResult{ordered: &b.ordered}
 	if err := b.exchange(ctx, c, b.chunks(groups), one); err != nil {
 		return err
 	}
-	if one.n > 0 || one.failed() {
+	if !sr.op.upsert || one.n > 0 || one.failed() {
 		b.result.add(one)
 		return nil
 	}
@@ -73,29 +104,35 @@ func (b *writeBatch) multiUpsert(ctx context.Context, c *partition.Collection, s
 		b.result.fail(s.index, sr.placeErr)
 		return nil
 	}
-	changed.raw = rewriteStatement(s.raw, sr.upsertFilter(), true)
-	return b.exchange(ctx, c, b.chunks([]group{{sr.place, []*statement{&changed}}}), &b.result)
+	update.raw = rewriteStatement(s.raw, changed{filter: sr.upsertFilter(c.Key), upsert: true})
+	return b.exchange(ctx, c, b.chunks([]group{{sr.place, []*statement{&update}}}), &b.result)
+}
+
+// changed is what a single write is sent with instead of what the client said: filter and upsert always, the update if it has a type.
+type changed struct {
+	filter bson.Raw
+	upsert bool
+	update bsoncore.Value
 }
 
 // applied is what came of sending a single write to one part.
 type applied struct {
 	// hit says that it was applied, or failed there: there is nothing more to look for.
 	hit bool
-	// duplicate says that an upsert met a document that is there already.
-	duplicate bool
+	// met says that an upsert met a document that was not there, or not matched, when it was looked for.
+	met bool
 	// accept takes the result.
 	accept func()
 }
 
 // singleWrite finds a document and applies a write to it.
 type singleWrite struct {
-	r       *Router
-	q       *Request
-	c       *partition.Collection
-	search  *search
-	stmt    int32
-	rewrite func(filter bson.Raw, upsert bool) bson.Raw
-	send    func(part *partition.Part, raw bson.Raw) (applied, error)
+	r      *Router
+	q      *Request
+	c      *partition.Collection
+	search *search
+	stmt   int32
+	send   func(part *partition.Part, as changed) (applied, error)
 
 	done bool // something was sent and its result accepted
 }
@@ -116,8 +153,7 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 			if refused := w.search.op.check(w.c.Key, cand.key); refused != nil {
 				return refused, nil
 			}
-			ch := choice{home: cand.part.Home, id: bson.RawValue{Type: bson.Type(cand.id.Type), Value: cand.id.Data}}
-			a, err := w.apply(rec, ch, cand.part)
+			a, err := w.apply(rec, choice{home: cand.part.Home, id: rawValue(cand.id), key: rawValue(cand.key)}, cand.part)
 			if err != nil || a.hit {
 				return nil, err
 			}
@@ -129,7 +165,7 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 		if w.search.place == nil {
 			return w.search.placeErr, nil
 		}
-		if last, err = w.apply(rec, choice{home: w.search.place.Home, upsert: true}, w.search.place); err != nil || !last.duplicate {
+		if last, err = w.apply(rec, choice{home: w.search.place.Home, upsert: true, key: rawValue(w.search.placed)}, w.search.place); err != nil || !last.met {
 			return nil, err
 		}
 		if w.q.InTxn { // aborted by that
@@ -156,7 +192,7 @@ func (w *singleWrite) validate() error {
 	if w.search.op.deletes() || len(w.search.among) == 0 {
 		return nil
 	}
-	a, err := w.send(w.search.among[0], w.rewrite(matchesNothing, false))
+	a, err := w.send(w.search.among[0], changed{filter: matchesNothing})
 	if err == nil && a.hit {
 		a.accept()
 		w.done = true
@@ -164,20 +200,29 @@ func (w *singleWrite) validate() error {
 	return err
 }
 
+// rawValue is v as a value that owns its bytes.
+func rawValue(v bsoncore.Value) bson.RawValue {
+	return bson.RawValue{Type: bson.Type(v.Type), Value: append([]byte(nil), v.Data...)}
+}
+
 // apply sends the write to the chosen document or place.
 func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (applied, error) {
-	filter := w.search.upsertFilter()
+	op := w.search.op
+	as := changed{filter: w.search.upsertFilter(w.c.Key), upsert: ch.upsert}
 	if !ch.upsert {
-		filter = withIDFilter(w.search.op.filter, bsoncore.Value{Type: bsoncore.Type(ch.id.Type), Data: ch.id.Value})
+		as.filter = withIDFilter(op.filter, bsoncore.Value{Type: bsoncore.Type(ch.id.Type), Data: ch.id.Value})
+	}
+	if op.effect.Kind == shardkey.Computed && (ch.upsert || !inID(w.c.Key)) {
+		as.update = guarded(op.update, w.c.Key, ch.key)
 	}
 	if rec != nil {
 		w.r.retries.setChoice(rec, w.q.TxnNumber, w.stmt, ch)
 	}
-	a, err := w.send(part, w.rewrite(filter, ch.upsert))
+	a, err := w.send(part, as)
 	if err != nil {
 		return a, err
 	}
-	if a.hit && !(ch.upsert && a.duplicate) {
+	if a.hit && !(ch.upsert && a.met) {
 		a.accept()
 		w.done = true
 	}
@@ -204,7 +249,7 @@ func (w *singleWrite) recall(ctx context.Context) (rec *retryRecord, repeated bo
 	if err != nil || home == nil {
 		return rec, false, err
 	}
-	a, err := w.send(home, w.rewrite(w.search.op.filter, w.search.op.upsert))
+	a, err := w.send(home, changed{filter: w.search.op.filter, upsert: w.search.op.upsert})
 	if err != nil || !a.hit {
 		return rec, false, err
 	}
@@ -215,15 +260,18 @@ func (w *singleWrite) recall(ctx context.Context) (rec *retryRecord, repeated bo
 
 // upsertFilter is the filter of an upsert at its place. A key value that the update sets is added, so that no document with another value, which may be in the
 // same partition, can be matched; so is an _id of our making.
-func (sr *search) upsertFilter() bson.Raw {
+func (sr *search) upsertFilter(key *shardkey.Pattern) bson.Raw {
 	op := sr.op
+	if sr.inserts {
+		return neverFilter(op.filter)
+	}
 	sets := op.effect.Kind == shardkey.SetsTo || op.effect.Kind == shardkey.Replaces
 	if !sr.makesID && (!sets || !plainEquality(sr.placed)) {
 		return op.filter
 	}
 	path := "_id"
 	if !sr.makesID {
-		path = sr.path
+		path = key.Path()
 	}
 	return andFilter(op.filter, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendValueElement(nil, path, sr.placed))))
 }
@@ -259,25 +307,26 @@ func withIDFilter(filter bson.Raw, id bsoncore.Value) bson.Raw {
 	return bson.Raw(closeDocument(append(dst, filter[4:len(filter)-1]...), 0))
 }
 
-// rewriteStatement replaces a statement's filter, and sets upsert as given; a sort, which the search has done, is left out.
-func rewriteStatement(raw, filter bson.Raw, upsert bool) bson.Raw {
-	dst := make([]byte, 4, len(raw)+len(filter)+16)
+// rewriteStatement gives a statement what is changed; a sort, which the search has done, is left out.
+func rewriteStatement(raw bson.Raw, as changed) bson.Raw {
+	dst := make([]byte, 4, len(raw)+len(as.filter)+len(as.update.Data)+16)
 	for rem := []byte(raw[4:]); len(rem) > 1; {
 		e, rest, ok := bsoncore.ReadElement(rem)
 		if !ok {
 			break
 		}
 		rem = rest
-		switch string(e.KeyBytes()) {
-		case "q":
-			dst = bsoncore.AppendDocumentElement(dst, "q", bsoncore.Document(filter))
-		case "sort":
-		case "upsert":
+		switch key := string(e.KeyBytes()); {
+		case key == "q":
+			dst = bsoncore.AppendDocumentElement(dst, "q", bsoncore.Document(as.filter))
+		case key == "u" && as.update.Type != 0:
+			dst = bsoncore.AppendValueElement(dst, "u", as.update)
+		case key == "sort", key == "upsert":
 		default:
 			dst = append(dst, e...)
 		}
 	}
-	if upsert {
+	if as.upsert {
 		dst = bsoncore.AppendBooleanElement(dst, "upsert", true)
 	}
 	return bson.Raw(closeDocument(dst, 0))

@@ -337,14 +337,47 @@ func TestUpdateEffect(t *testing.T) {
 		{d("a", d("b", 7), "x", 1), Replaces, 7},
 		{d(), Replaces, nil},
 		{bson.A{d("$set", d("x", 1)), d("$unset", "y"), d("$addFields", d("a", d("c", 1)))}, Untouched, nil},
-		{bson.A{d("$set", d("a.b", 1))}, MayChange, nil},
-		{bson.A{d("$set", d("a", d("b", "$x")))}, MayChange, nil},
-		{bson.A{d("$set", d("a", d("$literal", 1)))}, MayChange, nil},
-		{bson.A{d("$set", d("a", "$x"))}, MayChange, nil},
-		{bson.A{d("$unset", bson.A{"x", "a"})}, MayChange, nil},
+		{bson.A{d("$set", d("a.b", 1))}, SetsTo, 1},
+		{bson.A{d("$set", d("a.b", 1)), d("$set", d("x", 2))}, SetsTo, 1},
+		{bson.A{d("$set", d("a.b", 1)), d("$set", d("a.b", 2))}, SetsTo, 2},
+		{bson.A{d("$set", d("a.b", "$y")), d("$set", d("a.b", 2))}, Computed, nil},
+		{bson.A{d("$set", d("a.b", "text"))}, SetsTo, "text"},
+		{bson.A{d("$set", d("a.b", d("$literal", "$text")))}, SetsTo, "$text"},
+		{bson.A{d("$set", d("a.b", "$a.b"))}, Untouched, nil},
+		{bson.A{d("$set", d("a", d("b", "$a.b", "c", 1)))}, Untouched, nil},
+		{bson.A{d("$set", d("a", "$a"))}, Untouched, nil},
+		{bson.A{d("$set", d("a.b", bson.A{1}))}, Computed, nil},
+		{bson.A{d("$set", d("a.b", d("c", 1)))}, Computed, nil},
+		{bson.A{d("$set", d("a.b.c", 1))}, Computed, nil},
+		{bson.A{d("$set", d("a.b", d("$add", bson.A{"$x", 1})))}, Computed, nil},
+		{bson.A{d("$set", d("a", d("b", "$x")))}, Computed, nil},
+		{bson.A{d("$set", d("a", d("$literal", 1)))}, SetsTo, nil},
+		{bson.A{d("$set", d("a", d("$literal", d("b", 1))))}, Computed, nil},
+		{bson.A{d("$set", d("a", "$x"))}, Computed, nil},
+		{bson.A{d("$unset", bson.A{"x", "a"})}, SetsTo, nil},
+		{bson.A{d("$unset", "a.b.c")}, Computed, nil},
 		{bson.A{d("$unset", bson.A{"x", "a.c"})}, Untouched, nil},
-		{bson.A{d("$project", d("x", 1))}, MayChange, nil},
-		{bson.A{d("$replaceWith", "$x")}, MayChange, nil},
+		{bson.A{d("$project", d("x", 1))}, Computed, nil},
+		{bson.A{d("$project", d("x", 1, "a", 1))}, Untouched, nil},
+		{bson.A{d("$project", d("x", d("$add", bson.A{"$y", 1}), "a.b", true))}, Untouched, nil},
+		{bson.A{d("$project", d("a", "$a"))}, Untouched, nil},
+		{bson.A{d("$project", d("a", "$x"))}, Computed, nil},
+		{bson.A{d("$project", d("a", d("b", 1)))}, Computed, nil},
+		{bson.A{d("$project", d("x", 0))}, Untouched, nil},
+		{bson.A{d("$project", d("x", 0, "a.b", 0))}, Computed, nil},
+		{bson.A{d("$project", d("x", 0, "a.b.c", 0))}, Computed, nil},
+		{bson.A{d("$replaceWith", "$x")}, Computed, nil},
+		{bson.A{d("$replaceWith", "$$ROOT")}, Untouched, nil},
+		{bson.A{d("$replaceWith", d("$mergeObjects", bson.A{d("x", 0), "$$ROOT"}))}, Untouched, nil},
+		{bson.A{d("$replaceRoot", d("newRoot", d("$mergeObjects", bson.A{"$$ROOT", d("x", "$y")})))}, Untouched, nil},
+		{bson.A{d("$replaceWith", d("$mergeObjects", bson.A{d("a", 0), "$$ROOT"}))}, Computed, nil}, // where a is missing
+		{bson.A{d("$replaceWith", d("$mergeObjects", bson.A{"$$ROOT", d("a", d("c", 1))}))}, Computed, nil},
+		{bson.A{d("$replaceWith", d("$mergeObjects", bson.A{"$$ROOT", "$x"}))}, Computed, nil},
+		{bson.A{d("$replaceWith", d("$mergeObjects", bson.A{"$$ROOT", d("$literal", d("a", 1))}))}, Computed, nil},
+		{bson.A{d("$replaceWith", d("$mergeObjects", bson.A{d("x", 1)}))}, Computed, nil},
+		{bson.A{d("$replaceWith", d("x", 1))}, Computed, nil},
+		{bson.A{d("$brandNew", d("x", 1))}, Computed, nil},
+		{bson.A{d("$set", d("x", 1)), d("$replaceWith", "$x"), d("$set", d("a.b", 2))}, Computed, nil},
 	}
 	for _, c := range effects {
 		v := sample.Of(c.u)
@@ -352,7 +385,7 @@ func TestUpdateEffect(t *testing.T) {
 		if got.Kind != c.kind || got.Err != nil {
 			t.Errorf("%v: %+v, want kind %d", c.u, got, c.kind)
 		}
-		if c.kind != Untouched && c.kind != MayChange && !got.Value.Equal(sample.Of(c.want)) {
+		if (c.kind == SetsTo || c.kind == OnlyOnInsert || c.kind == Replaces) && !got.Value.Equal(sample.Of(c.want)) {
 			t.Errorf("%v: value %v, want %v", c.u, got.Value, c.want)
 		}
 	}

@@ -19,10 +19,12 @@ const (
 	SetsTo
 	// OnlyOnInsert: an upsert's new document gets Effect.Value; documents that are there keep theirs.
 	OnlyOnInsert
-	// MayChange: the new value depends on the document, or cannot be a shard key value.
+	// MayChange: operators make the new value from the document's, or it cannot be a shard key value.
 	MayChange
 	// Replaces: the update is a whole document, whose value is Effect.Value.
 	Replaces
+	// Computed: a pipeline makes the new value from the document. Whether that is another one than before can be asked in the pipeline itself.
+	Computed
 )
 
 // Effect is what an update does to the shard key value of the documents it is applied to.
@@ -76,7 +78,7 @@ func (p Pattern) UpdateEffect(u bson.RawValue) Effect {
 
 // stronger joins the effects of two operators. Two that both set the path conflict, and the backend refuses them.
 func stronger(a, b Effect) Effect {
-	rank := [...]int{Untouched: 0, OnlyOnInsert: 1, SetsTo: 2, MayChange: 3}
+	rank := [...]int{Untouched: 0, OnlyOnInsert: 1, SetsTo: 2, Computed: 3, MayChange: 4}
 	if rank[b.Kind] > rank[a.Kind] {
 		return b
 	}
@@ -160,74 +162,4 @@ func (p Pattern) valueOf(e *element.Element) (bsoncore.Value, error) {
 		return null, nil
 	}
 	return valueAt(e.Data, rest)
-}
-
-// pipelineEffect reads an update pipeline: untouched if no stage can touch the path, else it may change.
-func (p Pattern) pipelineEffect(stages []byte) Effect {
-	it := element.In(stages)
-	var stage element.Element
-	for it.Next(&stage) {
-		if stage.Type != bsoncore.TypeEmbeddedDocument {
-			continue // the backend refuses it
-		}
-		inner := element.In(stage.Data)
-		var e element.Element
-		if inner.Next(&e) && p.stageTouches(string(e.Key), e.Value()) {
-			return Effect{Kind: MayChange}
-		}
-	}
-	if it.Malformed() {
-		return Effect{Kind: MayChange}
-	}
-	return Effect{}
-}
-
-// stageTouches reports whether a stage of an update pipeline can change the key.
-func (p Pattern) stageTouches(name string, arg bsoncore.Value) bool {
-	switch name {
-	case "$set", "$addFields":
-		return arg.Type != bsoncore.TypeEmbeddedDocument || p.addsFields(arg.Data, "", 0)
-	case "$unset":
-		return p.unsets(arg)
-	}
-	return true // $project, $replaceWith, $replaceRoot, and what later versions bring
-}
-
-// addsFields reports whether the fields of a $set stage, below prefix, can change the key. An object beside a parent's path only adds to
-// it, unless it is an expression.
-func (p Pattern) addsFields(fields []byte, prefix string, depth int) bool {
-	it := element.In(fields)
-	var e element.Element
-	for it.Next(&e) {
-		if len(e.Key) > 0 && e.Key[0] == '$' {
-			return true
-		}
-		path := prefix + string(e.Key)
-		switch p.relation([]byte(path)) {
-		case unrelated:
-		case parent:
-			if e.Type != bsoncore.TypeEmbeddedDocument || depth >= maxDepth || p.addsFields(e.Data, path+".", depth+1) {
-				return true
-			}
-		default:
-			return true
-		}
-	}
-	return it.Malformed()
-}
-
-// unsets reports whether the argument of an $unset stage, a path or several, names the key.
-func (p Pattern) unsets(arg bsoncore.Value) bool {
-	if arg.Type != bsoncore.TypeArray {
-		path, ok := element.Text(arg.Data)
-		return arg.Type != bsoncore.TypeString || !ok || p.relation(path) != unrelated
-	}
-	it := element.In(arg.Data)
-	var e element.Element
-	for it.Next(&e) {
-		if e.Type != bsoncore.TypeString || p.unsets(e.Value()) {
-			return true
-		}
-	}
-	return it.Malformed()
 }
