@@ -12,7 +12,7 @@ import (
 )
 
 // aggregateStats answers pipelines that begin with $collStats, $indexStats or $planCacheStats: one document, or several, from
-// every partition ($collStats: of every backend), with the shard's name in it (mongos-behaviour §6.2), and then the rest of the pipeline.
+// every backend ($planCacheStats: of every partition), with the shard's name in it (mongos-behaviour §6.2), and then the rest of the pipeline.
 func (r *Router) aggregateStats(ctx context.Context, q *Request, ns string, a *aggArgs) (reply Reply, err error) {
 	stage := firstStage(a.pipeline)
 	if _, named := q.First.StringValueOK(); !named {
@@ -30,7 +30,11 @@ func (r *Router) aggregateStats(ctx context.Context, q *Request, ns string, a *a
 			reply, err = r.collStatsBehind(ctx, q, c, parts, a)
 			return err
 		}
-		reply, err = r.aggregateBehind(ctx, q, c, parts, a, a.pipeline[1:], func(p *partition.Part) []bson.Raw {
+		rest := a.pipeline[1:]
+		if stage == "$indexStats" && shareBackend(parts) {
+			rest = append(append([]bson.Raw(nil), indexStatsTogether...), rest...)
+		}
+		reply, err = r.aggregateBehind(ctx, q, c, parts, a, rest, func(p *partition.Part) []bson.Raw {
 			return []bson.Raw{a.pipeline[0], statsFields(stage, c, p)}
 		})
 		return err
@@ -40,6 +44,29 @@ func (r *Router) aggregateStats(ctx context.Context, q *Request, ns string, a *a
 	}
 	return reply, err
 }
+
+// indexStatsTogether are the stages that make one document of what the partitions on one backend say of an index: read as often as all together, and
+// counted since the first of them began.
+var indexStatsTogether = func() []bson.Raw {
+	var stages []bson.Raw
+	for _, stage := range []bson.D{
+		{{Key: "$group", Value: bson.D{
+			{Key: "_id", Value: bson.D{{Key: "shard", Value: "$shard"}, {Key: "name", Value: "$name"}}},
+			{Key: "first", Value: bson.D{{Key: "$first", Value: "$$ROOT"}}},
+			{Key: "ops", Value: bson.D{{Key: "$sum", Value: "$accesses.ops"}}},
+			{Key: "since", Value: bson.D{{Key: "$min", Value: "$accesses.since"}}},
+		}}},
+		{{Key: "$replaceWith", Value: bson.D{{Key: "$mergeObjects", Value: bson.A{"$first",
+			bson.D{{Key: "accesses", Value: bson.D{{Key: "ops", Value: "$ops"}, {Key: "since", Value: "$since"}}}}}}}}},
+	} {
+		raw, err := bson.Marshal(stage)
+		if err != nil {
+			panic(err)
+		}
+		stages = append(stages, raw)
+	}
+	return stages
+}()
 
 // statsFields is the stage behind a partition's statistics that gives them what mongos does: the shard's name, and the
 // client's namespace where there is one.

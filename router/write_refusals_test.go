@@ -62,6 +62,16 @@ func TestUnknownStatementField(t *testing.T) {
 		if codeOf(err) != 40415 {
 			t.Errorf("%v: %v", q, err)
 		}
+		_, err = e.run(d("delete", "c", "deletes", bson.A{d("q", append(d("n", 1), q...), "limit", 1, "nope", 1)}))
+		if codeOf(err) != 40415 {
+			t.Errorf("delete %v: %v", q, err)
+		}
+		for _, kind := range []bson.D{d("remove", true), d("update", d("$set", d("v", 1)))} {
+			_, err = e.run(append(d("findAndModify", "c", "query", q, "nope", 1), kind...))
+			if codeOf(err) != 40415 {
+				t.Errorf("findAndModify %v %v: %v", kind, q, err)
+			}
+		}
 	}
 }
 

@@ -187,9 +187,9 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 var matchesNothing = bson.Raw(bsoncore.NewDocumentBuilder().
 	AppendDocument("_id", bsoncore.NewDocumentBuilder().AppendArray("$in", bsoncore.NewArrayBuilder().Build()).Build()).Build())
 
-// validate has a backend judge an update that no document is there for: one that cannot be parsed fails whether or not anything matches.
+// validate has a backend judge a write that no document is there for: one that cannot be parsed fails whether or not anything matches.
 func (w *singleWrite) validate() error {
-	if w.search.op.deletes() || len(w.search.among) == 0 {
+	if len(w.search.among) == 0 {
 		return nil
 	}
 	a, err := w.send(w.search.among[0], changed{filter: matchesNothing})
