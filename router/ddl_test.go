@@ -100,7 +100,7 @@ func TestNames(t *testing.T) {
 	insert := bson.D{e("insert", "x"), e("documents", bson.A{bson.D{}})}
 	_, err = w.runOn("config", insert)
 	w.hasCode(insert, err, wire.CommandNotSupported) // with 20 drivers would tell of retryable writes
-	for _, cmd := range []string{"reshardCollection", "updateZoneKeyRange"} {
+	for _, cmd := range []string{"reshardCollection", "updateZoneKeyRange", "moveCollection", "analyzeShardKey", "setFeatureCompatibilityVersion", "checkMetadataConsistency"} {
 		_, err := w.runOn("admin", bson.D{e(cmd, "x.y")})
 		w.hasCode(cmd, err, wire.CommandNotSupported)
 	}
