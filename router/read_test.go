@@ -154,14 +154,20 @@ func TestAggregateAcrossPartitions(t *testing.T) {
 		{Key: "c", Value: acc("$count", bson.D{})}, {Key: "same", Value: acc("$first", "$g")}, {Key: "set", Value: acc("$addToSet", "$g")}, {Key: "m", Value: acc("$mergeObjects", bson.D{{Key: "g", Value: "$g"}})}}}}
 	sort := bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}
 	for name, pipeline := range map[string]mongo.Pipeline{
-		"group":          {group, sort},
-		"match group":    {{{Key: "$match", Value: bson.D{{Key: "x", Value: bson.D{{Key: "$gt", Value: 5}}}}}}, group, sort, {{Key: "$limit", Value: 2}}},
-		"sort limit":     {{{Key: "$sort", Value: bson.D{{Key: "x", Value: -1}}}}, {{Key: "$skip", Value: 3}}, {{Key: "$limit", Value: 5}}},
-		"sort project":   {{{Key: "$sort", Value: bson.D{{Key: "x", Value: -1}}}}, {{Key: "$project", Value: bson.D{{Key: "y", Value: bson.D{{Key: "$add", Value: bson.A{"$x", 1}}}}}}}},
-		"count":          {{{Key: "$match", Value: bson.D{{Key: "g", Value: 1}}}}, {{Key: "$count", Value: "n"}}},
-		"count nothing":  {{{Key: "$match", Value: bson.D{{Key: "g", Value: 99}}}}, {{Key: "$count", Value: "n"}}},
-		"sortByCount":    {{{Key: "$sortByCount", Value: "$g"}}, {{Key: "$sort", Value: bson.D{{Key: "count", Value: -1}, {Key: "_id", Value: 1}}}}},
-		"ordered push":   {{{Key: "$sort", Value: bson.D{{Key: "x", Value: 1}}}}, {{Key: "$group", Value: bson.D{{Key: "_id", Value: "$g"}, {Key: "all", Value: acc("$push", "$x")}, {Key: "f", Value: acc("$first", "$k")}}}}, sort},
+		"group":             {group, sort},
+		"match group":       {{{Key: "$match", Value: bson.D{{Key: "x", Value: bson.D{{Key: "$gt", Value: 5}}}}}}, group, sort, {{Key: "$limit", Value: 2}}},
+		"sort limit":        {{{Key: "$sort", Value: bson.D{{Key: "x", Value: -1}}}}, {{Key: "$skip", Value: 3}}, {{Key: "$limit", Value: 5}}},
+		"sort project":      {{{Key: "$sort", Value: bson.D{{Key: "x", Value: -1}}}}, {{Key: "$project", Value: bson.D{{Key: "y", Value: bson.D{{Key: "$add", Value: bson.A{"$x", 1}}}}}}}},
+		"count":             {{{Key: "$match", Value: bson.D{{Key: "g", Value: 1}}}}, {{Key: "$count", Value: "n"}}},
+		"count nothing":     {{{Key: "$match", Value: bson.D{{Key: "g", Value: 99}}}}, {{Key: "$count", Value: "n"}}},
+		"sortByCount":       {{{Key: "$sortByCount", Value: "$g"}}, {{Key: "$sort", Value: bson.D{{Key: "count", Value: -1}, {Key: "_id", Value: 1}}}}},
+		"ordered push":      {{{Key: "$sort", Value: bson.D{{Key: "x", Value: 1}}}}, {{Key: "$group", Value: bson.D{{Key: "_id", Value: "$g"}, {Key: "all", Value: acc("$push", "$x")}, {Key: "f", Value: acc("$first", "$k")}}}}, sort},
+		"buckets of groups": {group, sort, {{Key: "$bucketAuto", Value: bson.D{{Key: "groupBy", Value: "$s"}, {Key: "buckets", Value: 2}}}}},
+		"window": {{{Key: "$sort", Value: bson.D{{Key: "x", Value: 1}}}}, {{Key: "$limit", Value: 20}}, {{Key: "$setWindowFields", Value: bson.D{{Key: "partitionBy", Value: "$g"},
+			{Key: "sortBy", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "output", Value: bson.D{{Key: "upTo", Value: bson.D{{Key: "$sum", Value: "$x"},
+				{Key: "window", Value: bson.D{{Key: "documents", Value: bson.A{"unbounded", "current"}}}}}}}}}}}, sort},
+		"bucket":         {group, {{Key: "$bucket", Value: bson.D{{Key: "groupBy", Value: "$s"}, {Key: "boundaries", Value: bson.A{0, 50, 100000}}, {Key: "default", Value: "other"}}}}, sort},
+		"sample of all":  {{{Key: "$sort", Value: bson.D{{Key: "x", Value: 1}}}}, {{Key: "$limit", Value: 5}}, {{Key: "$sample", Value: bson.D{{Key: "size", Value: 9}}}}, sort},
 		"limit of limit": {{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}, {{Key: "$limit", Value: 10}}, {{Key: "$skip", Value: 4}}, {{Key: "$limit", Value: 3}}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,6 +41,7 @@ var perDocument = map[string]bool{
 // afterMerge are the further stages that may follow a merge.
 var afterMerge = map[string]bool{
 	"$group": true, "$sort": true, "$limit": true, "$skip": true, "$count": true, "$sortByCount": true,
+	"$sample": true, "$bucket": true, "$bucketAuto": true, "$setWindowFields": true, "$fill": true, "$densify": true,
 }
 
 // stageOf returns a stage's name and argument: 40323 for what is not a document with one field.
