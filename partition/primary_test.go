@@ -69,3 +69,36 @@ func TestPrimaryChangesBehindClosedGates(t *testing.T) {
 		t.Error("a primary that came back is closed")
 	}
 }
+
+// TestMapEndsThePrimarysHold: a namespace that gets its first map while its database's closing stands is not closed by that any more, nor held when it ends.
+func TestMapEndsThePrimarysHold(t *testing.T) {
+	table := NewTable()
+	dbs := map[string]*catalog.Database{"d": {Name: "d", Primary: "b1"}}
+	snapshot := func(maps, primaries map[string]*catalog.Map) *catalog.Snapshot {
+		return &catalog.Snapshot{Databases: dbs, Maps: maps, Primaries: primaries}
+	}
+	waits := func(ns string) bool {
+		wait, err := tryAll(table.View().Collection(ns).Parts, Write)
+		if err != nil {
+			t.Fatalf("%s: %v", ns, err)
+		}
+		return wait != nil
+	}
+	table.Apply(snapshot(map[string]*catalog.Map{}, map[string]*catalog.Map{}))
+	if waits("d.x") || waits("d.y") {
+		t.Fatal("closed before anything")
+	}
+	table.Close("d", nil, 1, ClosedAll)
+	if !waits("d.x") || !waits("d.y") {
+		t.Fatal("open behind the closing")
+	}
+	maps := map[string]*catalog.Map{"d.x": {NS: "d.x", V: 1, Partitions: []catalog.Partition{{Backend: "b1", Physical: "x"}}}}
+	table.Apply(snapshot(maps, map[string]*catalog.Map{}))
+	if waits("d.x") || !waits("d.y") {
+		t.Error("what has a map is none of the closing's concern, and the rest is")
+	}
+	table.Apply(snapshot(maps, map[string]*catalog.Map{"d": {NS: "d", V: 1, Burnt: true, Partitions: []catalog.Partition{{Backend: "b1", Physical: catalog.PrimaryHome}}}}))
+	if waits("d.x") || waits("d.y") {
+		t.Error("closed though nothing closes it")
+	}
+}

@@ -175,6 +175,8 @@ func (t *Table) settleLocked(old *View, c *Collection) {
 	keep := make(map[Home]bool, len(c.Parts))
 	for _, p := range c.Parts {
 		keep[p.Home] = true
+		// A namespace that gets its map while its database's closing stands does not concern that any more: nobody would open it when the closing ends.
+		p.gate.hold(false)
 		t.tellOpen(p.gate, p.gate.open(c.Map.V))
 	}
 	if c.Absent != nil {

@@ -8,14 +8,18 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
 
 // Adopt registers the databases that a backend has already, as they are: their primary becomes that backend. It is run for
 // every backend at start, and by addShard. The error is 96 OperationFailed when a database is on another backend as
-// well (both are named), or has a collection whose name only partitions may have; nothing has been registered then.
+// well (both are named), or has a collection whose name only partitions may have, or when the backend is another fleet's; nothing has been registered then.
 func Adopt(ctx context.Context, table *partition.Table, cat *catalog.Store, b *backend.Backend) error {
+	if err := member.Own(ctx, b, table.View().Catalog); err != nil {
+		return err
+	}
 	fresh, err := adoptions(ctx, table, b)
 	if err != nil {
 		return err

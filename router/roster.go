@@ -78,6 +78,9 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 	if err != nil {
 		return err
 	}
+	if err := member.Own(ctx, b, o.Table.View().Catalog); err != nil {
+		return err
+	}
 	if err := ShareDefaults(ctx, o.Backends.Get(o.CatalogBackend), b); err != nil {
 		return err
 	}
@@ -100,6 +103,10 @@ func (o *Roster) Remove(ctx context.Context, id string) error {
 	defer o.mu.Unlock()
 	if err := o.Catalog.RemoveBackend(ctx, id); err != nil {
 		return err
+	}
+	if b := o.Backends.Get(id); b != nil {
+		// Where it fails, another fleet that takes the backend is told what to do.
+		_ = member.Disown(ctx, b, o.Table.View().Catalog)
 	}
 	o.close(ctx, id)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -52,7 +53,14 @@ func (s *Splitter) Sweep(ctx context.Context) {
 }
 
 func (s *Splitter) sweepOne(ctx context.Context, id string) error {
-	body, err := s.cfg.Backends.Get(id).Run(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+	b := s.cfg.Backends.Get(id)
+	if b == nil {
+		return nil // it has left
+	}
+	if err := member.Own(ctx, b, s.cfg.Catalog.Snapshot()); err != nil {
+		return err
+	}
+	body, err := b.Run(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
 	if err != nil {
 		return err
 	}
@@ -86,18 +94,48 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 		if !catalog.IsPhysicalName(name) || known[name] || strings.HasPrefix(name, "system.") {
 			continue
 		}
+		ns := db + "." + catalog.LogicalName(name)
 		h := partition.Home{Backend: id, DB: db, Physical: name}
-		needed, err := s.needed(ctx, db+"."+catalog.LogicalName(name), h)
+		needed, err := s.needed(ctx, ns, h)
 		if err != nil {
 			return err
 		}
 		if needed {
 			continue
 		}
+		if err := s.upToDate(ctx, id, ns); err != nil {
+			return err
+		}
 		s.log.Info().Str("backend", id).Str("db", db).Str("physical", name).Msg("dropping a physical collection that nothing names")
 		var we *wire.Error
 		if err := s.dropHome(ctx, h); err != nil && !(errors.As(err, &we) && we.Code == wire.NamespaceNotFound) {
 			return err
+		}
+	}
+	return nil
+}
+
+// upToDate refuses a catalog that knows less than a backend: a floor there says that ns has had a version which the catalog has not, as when that was
+// restored from a backup.
+func (s *Splitter) upToDate(ctx context.Context, id, ns string) error {
+	b := s.cfg.Backends.Get(id)
+	if b == nil {
+		return wire.Errorf(wire.ShardNotFound, "backend '%s' has left", id)
+	}
+	floors, err := member.BoardOf(b).Floors(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range floors {
+		if f.NS != ns {
+			continue
+		}
+		m, err := s.cfg.Catalog.NewestMap(ctx, ns)
+		if err != nil {
+			return err
+		}
+		if m == nil || m.V < f.V {
+			return wire.Errorf(wire.OperationFailed, "the catalog is older than backend '%s': '%s' has had the version %d there; nothing is dropped", id, ns, f.V)
 		}
 	}
 	return nil
