@@ -301,7 +301,7 @@ func (m *modification) ledgered(ctx context.Context, part *partition.Part, as *c
 	}
 	body, err := m.once(ctx, part, as, false)
 	if err != nil {
-		return nil, err
+		return nil, unknownOutcome(err)
 	}
 	if n, _ := bsoncore.Document(body).Lookup("lastErrorObject", "n").AsInt64OK(); n > 0 || as == nil {
 		m.r.retries.setResult(rec, m.q.TxnNumber, m.stmt, ledgerEntry{reply: body})

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -154,10 +155,16 @@ const retryableWrite = "RetryableWriteError"
 // commandError is what a client is told when a message failed as a whole.
 func (b *writeBatch) commandError(o outcome) *wire.Error {
 	if o.unknown {
-		e := *wire.AsError(o.err)
-		return &e
+		return unknownOutcome(o.err)
 	}
 	return b.q.writeError(o.err)
+}
+
+// unknownOutcome is what a client is told of a retryable write at a standalone that may have been run without being remembered: no driver may repeat it by itself.
+func unknownOutcome(err error) *wire.Error {
+	e := *wire.AsError(err)
+	e.Labels = slices.DeleteFunc(slices.Clone(e.Labels), func(label string) bool { return label == retryableWrite })
+	return &e
 }
 
 // writeError is what a client is told when a write failed as a whole. The label says that the driver may send the command again.

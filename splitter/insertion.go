@@ -34,13 +34,16 @@ type writeSession struct {
 const documentsList = "documents"
 
 // newInsertion begins an insert into a home, for about so many bytes.
-func (r *reshape) newInsertion(h partition.Home, size int) (*insertion, error) {
+func (r *reshape) newInsertion(ctx context.Context, h partition.Home, size int) (*insertion, error) {
 	b := r.s.cfg.Backends.Get(h.Backend)
 	if b == nil {
 		return nil, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", h.Backend)
 	}
 	in := &insertion{b: b, h: h}
 	cmd := bson.D{{Key: "insert", Value: h.Physical}, {Key: "ordered", Value: r.info.special()}, {Key: "bypassDocumentValidation", Value: true}, majority}
+	if r.s.keepsEmptyTimestamps(ctx, b, h) {
+		cmd = append(cmd, bson.E{Key: bypassEmptyTs, Value: true})
+	}
 	if b.Kind() != backend.KindStandalone {
 		in.session = r.takeSession(h.Backend)
 		cmd = append(cmd, bson.E{Key: "lsid", Value: in.session.lsid}, bson.E{Key: "txnNumber", Value: in.session.txn})

@@ -86,6 +86,8 @@ type Splitter struct {
 	stuck map[partition.Home]bool
 	// dropped is told of homes that were dropped.
 	dropped chan struct{}
+	// emptyTs says, by backend, whether it knows bypassEmptyTsReplacement.
+	emptyTs sync.Map
 	// ctx ends with Close; wg counts what drains retired homes.
 	ctx  context.Context
 	stop context.CancelFunc

@@ -1,0 +1,59 @@
+package splitter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/shardkey"
+)
+
+// TestEmptyTimestampsAreCopied: a server puts its time where an inserted document has Timestamp(0, 0) at its top; a copy keeps it, so that the partition can be split.
+func TestEmptyTimestampsAreCopied(t *testing.T) {
+	w := newWorld(t, nil)
+	if err := w.store.CreateDatabase(t.Context(), "db", "b1"); err != nil {
+		t.Fatal(err)
+	}
+	c := w.b.Client().Database("db").Collection("c")
+	err := c.Database().RunCommand(t.Context(), bson.D{{Key: "insert", Value: "probe"}, {Key: "documents", Value: bson.A{bson.D{{Key: "ts", Value: bson.Timestamp{}}}}},
+		{Key: "bypassEmptyTsReplacement", Value: true}}).Err()
+	if err != nil {
+		t.Skipf("the server does not know bypassEmptyTsReplacement: %v", err)
+	}
+	if n, err := c.Database().Collection("probe").CountDocuments(t.Context(), bson.D{{Key: "ts", Value: bson.Timestamp{}}}); err != nil || n != 1 {
+		t.Skipf("the server takes bypassEmptyTsReplacement and does not heed it (%v)", err)
+	}
+	for i := range 20 {
+		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "ts", Value: bson.Timestamp{}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	key, err := shardkey.ParsePattern(mustMarshal(t, bson.D{{Key: "_id", Value: "hashed"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.split.ShardCollection(t.Context(), "db.c", key, 0); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := w.split.Split(ctx, "db.c", shardkey.Position(1<<63)); err != nil {
+		t.Fatal(err)
+	}
+	n := int64(0)
+	for _, p := range w.store.Snapshot().Maps["db.c"].Partitions {
+		m, err := c.Database().Collection(p.Physical).CountDocuments(t.Context(), bson.D{{Key: "ts", Value: bson.Timestamp{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += m
+	}
+	if n != 20 {
+		t.Errorf("%d documents with an empty timestamp after the split, want 20", n)
+	}
+}
