@@ -90,13 +90,15 @@ func (s *Splitter) splitIfFull(ctx context.Context, c *partition.Collection, p *
 	}
 	at, err := s.median(ctx, c, p)
 	if err == nil {
-		err = s.Split(ctx, c.NS, at)
+		err = s.splitTo(ctx, c.NS, at, &p.Home)
 	}
 	var we *wire.Error
 	switch {
 	case err == nil:
 		return true
 	case ctx.Err() != nil:
+	case errors.Is(err, errReplaced): // by another proxy, which saw the same
+		return true
 	case errors.As(err, &we) && we.Code == wire.CannotSplit:
 		s.mu.Lock()
 		s.stuck[p.Home] = true

@@ -315,18 +315,23 @@ func changeName(kind string) string {
 
 // Split divides the partition that holds at into [lo, at) and [at, hi); the new one goes to the backend with the least data.
 func (s *Splitter) Split(ctx context.Context, ns string, at shardkey.Position) error {
-	return s.splitTo(ctx, ns, at, "")
+	return s.splitTo(ctx, ns, at, nil)
 }
 
-func (s *Splitter) splitTo(ctx context.Context, ns string, at shardkey.Position, to string) error {
-	if to == "" {
-		var err error
-		if to, err = s.LeastLoaded(ctx); err != nil {
-			return err
-		}
+// errReplaced says that the partition that was to be split is another one's reshape's input, or was: what was measured of it does not hold for what came instead.
+var errReplaced = wire.Errorf(wire.ConflictingOperationInProgress, "the partition was replaced while it was being measured; look at the collection again")
+
+// splitTo splits the partition that holds at; one that is not measured's, if that is given, is left alone: errReplaced.
+func (s *Splitter) splitTo(ctx context.Context, ns string, at shardkey.Position, measured *partition.Home) error {
+	to, err := s.LeastLoaded(ctx)
+	if err != nil {
+		return err
 	}
 	return s.reshape(ctx, ns, "split", onlySharded(func(c *partition.Collection) ([]*partition.Part, []output, error) {
 		p := c.At(at)
+		if measured != nil && p.Home != *measured {
+			return nil, nil, errReplaced
+		}
 		if !p.Range.CanSplitAt(at) {
 			return nil, nil, wire.Errorf(wire.CannotSplit, "cannot split %s at %d: it is a bound of a partition already", ns, at.Int64())
 		}
@@ -338,15 +343,20 @@ func (s *Splitter) splitTo(ctx context.Context, ns string, at shardkey.Position,
 
 // SplitMedian divides the partition that holds at into two with about half of its documents each; 87 CannotSplit when all have one shard key value.
 func (s *Splitter) SplitMedian(ctx context.Context, ns string, at shardkey.Position) error {
-	c := s.cfg.Table.View().Collection(ns)
-	if c == nil || !c.Sharded() {
-		return wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", ns)
+	for tries := 3; ; tries-- {
+		c := s.cfg.Table.View().Collection(ns)
+		if c == nil || !c.Sharded() {
+			return wire.Errorf(wire.NamespaceNotSharded, "%s is not sharded", ns)
+		}
+		p := c.At(at)
+		median, err := s.median(ctx, c, p)
+		if err != nil {
+			return err
+		}
+		if err := s.splitTo(ctx, ns, median, &p.Home); !errors.Is(err, errReplaced) || tries == 1 {
+			return err
+		}
 	}
-	median, err := s.median(ctx, c, c.At(at))
-	if err != nil {
-		return err
-	}
-	return s.Split(ctx, ns, median)
 }
 
 // Move brings the partition with exactly the range rg to another backend; when it is there already nothing happens.
