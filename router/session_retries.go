@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -26,6 +27,8 @@ type retryMemory struct {
 type retryRecord struct {
 	// busy is held while a statement of the session runs on a standalone, so that a repetition waits for its answer.
 	busy sync.Mutex
+	// searching is held, being full, while a write of the session looks for its document and is applied: a repetition that overtook it would choose another one.
+	searching chan struct{}
 
 	// The rest is guarded by retryMemory.mu.
 	txn     int64
@@ -66,7 +69,7 @@ func (m *retryMemory) record(id sessionKey, txn int64) (*retryRecord, error) {
 			}
 			m.dropLocked(old)
 		}
-		rec = &retryRecord{txn: txn}
+		rec = &retryRecord{txn: txn, searching: make(chan struct{}, 1)}
 		m.by[id] = rec
 	}
 	switch {
@@ -77,6 +80,16 @@ func (m *retryMemory) record(id sessionKey, txn int64) (*retryRecord, error) {
 		rec.txn, rec.results, rec.choices, rec.bytes = txn, nil, nil, 0
 	}
 	return rec, nil
+}
+
+// search waits until no other write of the session looks for its document, and keeps others waiting until done is called.
+func (rec *retryRecord) search(ctx context.Context) (done func(), err error) {
+	select {
+	case rec.searching <- struct{}{}:
+		return func() { <-rec.searching }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func (m *retryMemory) dropLocked(id sessionKey) {

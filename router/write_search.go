@@ -139,7 +139,19 @@ type singleWrite struct {
 
 // run searches and writes until the document found was still there. It returns why the write is refused, or the command's error.
 func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
-	rec, repeated, err := w.recall(ctx)
+	var rec *retryRecord
+	if w.q.retryable() {
+		var err error
+		if rec, err = w.r.retries.record(w.q.clientSession(), w.q.TxnNumber); err != nil {
+			return nil, err
+		}
+		done, err := rec.search(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	repeated, err := w.recall(ctx, rec)
 	if err != nil || repeated {
 		return nil, err
 	}
@@ -230,32 +242,28 @@ func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (
 }
 
 // recall repeats a retryable write at the document that this process chose for it before; the home's record, or the ledger, then answers.
-func (w *singleWrite) recall(ctx context.Context) (rec *retryRecord, repeated bool, err error) {
-	if !w.q.retryable() {
-		return nil, false, nil
-	}
-	rec, err = w.r.retries.record(w.q.clientSession(), w.q.TxnNumber)
-	if err != nil {
-		return nil, false, err
+func (w *singleWrite) recall(ctx context.Context, rec *retryRecord) (repeated bool, err error) {
+	if rec == nil {
+		return false, nil
 	}
 	ch, ok := w.r.retries.choice(rec, w.q.TxnNumber, w.stmt)
 	for _, p := range w.c.Parts {
 		if ok && p.Home == ch.home && (containsPart(w.search.among, p) || p == w.search.place) {
 			a, err := w.apply(rec, ch, p)
-			return rec, a.hit && w.done, err
+			return a.hit && w.done, err
 		}
 	}
 	home, err := w.r.anyHome(ctx, w.q, w.c, w.stmt)
 	if err != nil || home == nil {
-		return rec, false, err
+		return false, err
 	}
 	a, err := w.send(home, changed{filter: w.search.op.filter, upsert: w.search.op.upsert})
 	if err != nil || !a.hit {
-		return rec, false, err
+		return false, err
 	}
 	a.accept()
 	w.done = true
-	return rec, true, nil
+	return true, nil
 }
 
 // upsertFilter is the filter of an upsert at its place. A key value that the update sets is added, so that no document with another value, which may be in the
