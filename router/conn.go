@@ -554,7 +554,8 @@ func interruption(ctx context.Context, err error) error {
 	if ended == nil || !errors.As(context.Cause(ctx), &cause) {
 		return err
 	}
-	if errors.Is(err, ended) || wire.AsError(err).Code == wire.ClientDisconnect {
+	switch code := wire.AsError(err).Code; {
+	case errors.Is(err, ended), code == wire.ClientDisconnect, code == wire.MaxTimeMSExpired && cause.Code == wire.MaxTimeMSExpired:
 		return cause
 	}
 	return err

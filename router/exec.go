@@ -227,12 +227,16 @@ func cleanNames(s string) string {
 // awaitGrace is what a getMore's reply may take beyond its maxTimeMS, which says how long the backend is to wait for documents.
 const awaitGrace = 10 * time.Second
 
+// replyGrace is what a reply may take beyond maxTimeMS. The backend has been told what is left of that and says itself that it is over; hanging up on it at the same
+// moment would cost a connection each time.
+const replyGrace = 100 * time.Millisecond
+
 // withDeadline gives ctx the request's maxTimeMS.
 func withDeadline(ctx context.Context, q *Request) (context.Context, context.CancelFunc) {
 	if q.MaxTime <= 0 {
 		return ctx, func() {}
 	}
-	end := q.Started.Add(q.MaxTime)
+	end := q.Started.Add(q.MaxTime + replyGrace)
 	if q.Command.Name == "getMore" {
 		end = end.Add(awaitGrace)
 	}

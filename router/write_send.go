@@ -99,6 +99,11 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 		}
 		outcomes[i] = o
 	}
+	for i := range outcomes {
+		if outcomes[i].err != nil { // of a statement, too, the client hears why, and not what that did to a connection
+			outcomes[i].err = interruption(ctx, outcomes[i].err)
+		}
+	}
 	return b.merge(chunks, outcomes, into)
 }
 
