@@ -1,11 +1,13 @@
 package router
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -358,6 +360,12 @@ func (e *writeEnv) next() int64 { return connIDs.Add(1) * 1000 }
 // raw runs a command with fields that drivers do not let through.
 func (e *writeEnv) raw(cmd bson.D, sections ...wire.Sequence) (bson.M, error) {
 	e.t.Helper()
+	return e.rawIn(e.ctx, cmd, sections...)
+}
+
+// rawIn is raw with a context of its own.
+func (e *writeEnv) rawIn(ctx context.Context, cmd bson.D, sections ...wire.Sequence) (bson.M, error) {
+	e.t.Helper()
 	body, err := bson.Marshal(append(cmd, bson.E{Key: "$db", Value: e.db}))
 	if err != nil {
 		return nil, err
@@ -373,7 +381,7 @@ func (e *writeEnv) raw(cmd bson.D, sections ...wire.Sequence) (bson.M, error) {
 	if err := wire.ParseMsg(wire.Message{Header: h, Buf: buf}, &msg); err != nil {
 		return nil, err
 	}
-	reply, err := e.router.dispatch(e.ctx, &Request{Msg: &msg})
+	reply, err := e.router.dispatch(ctx, &Request{Msg: &msg, Started: time.Now()})
 	if err != nil {
 		return nil, err
 	}
