@@ -181,4 +181,10 @@ func TestUpdatesOfAKeyInID(t *testing.T) {
 			t.Errorf("%s: %v %v", name, r, err)
 		}
 	}
+	for _, multi := range []bool{false, true} { // an upsert's new document may get another _id than it was placed by
+		r, err := e.run(d("update", "c", "updates", bson.A{d("q", d("_id", 5), "u", bson.A{d("$replaceWith", d("_id", 9, "n", 5))}, "multi", multi, "upsert", true)}))
+		if codes := e.writeCodes(r); err != nil || codes[0] != 61 && codes[0] != 66 || len(e.all("c")) != 2 {
+			t.Errorf("upsert, multi %v: %v %v, %d documents", multi, r, err, len(e.all("c")))
+		}
+	}
 }

@@ -104,8 +104,21 @@ func (b *writeBatch) multiSearch(ctx context.Context, c *partition.Collection, s
 		b.result.fail(s.index, sr.placeErr)
 		return nil
 	}
-	update.raw = rewriteStatement(s.raw, changed{filter: sr.upsertFilter(c.Key), upsert: true})
-	return b.exchange(ctx, c, b.chunks([]group{{sr.place, []*statement{&update}}}), &b.result)
+	as := changed{filter: sr.upsertFilter(c.Key), upsert: true}
+	if sr.op.effect.Kind == shardkey.Computed {
+		as.update = guarded(sr.op.update, c.Key, rawValue(sr.placed))
+	}
+	update.raw = rewriteStatement(s.raw, as)
+	made := &writeResult{ordered: &b.ordered}
+	if err := b.exchange(ctx, c, b.chunks([]group{{sr.place, []*statement{&update}}}), made); err != nil {
+		return err
+	}
+	if len(made.errs) == 1 && guardRefused(made.errs[0].code, made.errs[0].errmsg) {
+		made.errs = nil
+		made.fail(s.index, sr.op.guardError(c.Key, true))
+	}
+	b.result.add(made)
+	return nil
 }
 
 // changed is what a single write is sent with instead of what the client said: filter and upsert always, the update if it has a type.
