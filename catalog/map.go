@@ -24,16 +24,16 @@ type Partition struct {
 	Birth bson.Timestamp
 }
 
-// OldHome is an input of a flip, remembered for the retry window: what its sessions have on record
-// up to Marker answers a repeated write (the protocol's Retries).
+// OldHome is a home that a change of the map replaced, remembered for the retry window: what its sessions
+// have on record up to Marker answers a repeated write (the protocol's Retries).
 type OldHome struct {
+	// Range is the positions that it held; whole where the key may have become another one since.
 	Range    shardkey.Range
 	Backend  string
 	Physical string
 	// Marker is the operation time of the last marker before the flip.
 	Marker bson.Timestamp
-	// FlippedAt is when the map that retired it was inserted, by the owner's clock; it only bounds
-	// the retry window.
+	// FlippedAt is when the map that retired it was inserted, by the owner's clock; for people.
 	FlippedAt time.Time
 }
 

@@ -118,10 +118,25 @@ func (b Board) Answers(ctx context.Context, closing protocol.ID) ([]protocol.Ans
 	return all[protocol.Answer](ctx, b.db.Collection(Answers), bson.D{{Key: "_id.closing", Value: closing}})
 }
 
-// Forget removes the answers to a closing and a reshape's markers.
-func (b Board) Forget(ctx context.Context, reshape, closing protocol.ID) error {
-	if _, err := b.db.Collection(Answers).DeleteMany(ctx, bson.D{{Key: "_id.closing", Value: closing}}); err != nil {
+// Mark inserts a marker of a reshape and returns the time at which it was inserted.
+func (b Board) Mark(ctx context.Context, id, reshape protocol.ID, epoch int64) (bson.Timestamp, error) {
+	var at bson.Timestamp
+	err := b.db.Client().UseSession(ctx, func(ctx context.Context) error {
+		_, err := b.db.Collection(Markers).InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "reshape", Value: reshape}, {Key: "epoch", Value: epoch}})
+		if t := mongo.SessionFromContext(ctx).OperationTime(); t != nil {
+			at = *t
+		}
 		return err
+	})
+	return at, err
+}
+
+// Forget removes the answers to a closing, if that is not zero, and a reshape's markers.
+func (b Board) Forget(ctx context.Context, reshape, closing protocol.ID) error {
+	if !closing.IsZero() {
+		if _, err := b.db.Collection(Answers).DeleteMany(ctx, bson.D{{Key: "_id.closing", Value: closing}}); err != nil {
+			return err
+		}
 	}
 	_, err := b.db.Collection(Markers).DeleteMany(ctx, bson.D{{Key: "reshape", Value: reshape}})
 	return err

@@ -157,12 +157,36 @@ func (t *Table) collectionLocked(s *catalog.Snapshot, ns string, m *catalog.Map)
 		h := Home{Backend: p.Backend, DB: db, Physical: p.Physical}
 		c.Parts[i] = &Part{Home: h, Range: p.Range, Info: p, gate: t.gateLocked(ns, h, m.V), version: m.V}
 	}
+	c.Old = oldHomes(m, t.view.Load().mapped[ns])
 	if d := s.Databases[db]; m.Dropped && d != nil {
 		h := Home{Backend: d.Primary, DB: db, Physical: catalog.AbsentName(name)}
 		c.Absent = &Part{Home: h, gate: t.gateLocked(ns, h, m.V), version: m.V}
 		t.closeIfPlainLocked(c.Absent.gate)
 	}
 	return c
+}
+
+// oldHomes are those of a map, each since the moment at which the collection that the map takes the place of had it, or since now.
+func oldHomes(m *catalog.Map, before *Collection) []OldHome {
+	if len(m.Retired) == 0 {
+		return nil
+	}
+	known := map[[2]string]time.Time{}
+	if before != nil {
+		for _, o := range before.Old {
+			known[[2]string{o.Backend, o.Physical}] = o.Since
+		}
+	}
+	now := time.Now()
+	old := make([]OldHome, len(m.Retired))
+	for i, o := range m.Retired {
+		since, ok := known[[2]string{o.Backend, o.Physical}]
+		if !ok {
+			since = now
+		}
+		old[i] = OldHome{OldHome: o, Since: since}
+	}
+	return old
 }
 
 // on reports whether the absent part of a collection is where s has its database's primary.

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"sync"
+	"time"
 
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/shardkey"
@@ -49,6 +50,15 @@ type Collection struct {
 	Parts []*Part
 	// Absent is the gate of a dropped collection: who answers that it does not exist passes it, since making it anew closes it. Nil for all others.
 	Absent *Part
+	// Old are the homes that the map remembers its changes to have replaced, newest first: Map.Retired.
+	Old []OldHome
+}
+
+// OldHome is a home that a change of the map replaced.
+type OldHome struct {
+	catalog.OldHome
+	// Since is when this process learnt of it. The retry window counts from then: clocks of two machines are not compared.
+	Since time.Time
 }
 
 // Sharded reports whether the collection has a shard key.

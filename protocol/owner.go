@@ -202,11 +202,21 @@ func (o *Owner) Release(ctx context.Context, rec *catalog.Reshape) error {
 	return o.Forget(ctx, rec)
 }
 
-// Forget removes answers and markers of rec from the backends.
+// Forget removes answers and markers of rec from the backends. Markers may be where no gate was closed: the owner asks with them how far a stream is.
 func (o *Owner) Forget(ctx context.Context, rec *catalog.Reshape) error {
+	closed := map[string]bool{}
 	for _, rc := range rec.Closings {
+		closed[rc.Backend] = true
 		if b := o.Board(rc.Backend); b != nil {
 			if err := b.Forget(ctx, rec.ID, rc.ID); err != nil {
+				return err
+			}
+		}
+	}
+	for _, in := range rec.Inputs {
+		if b := o.Board(in.Backend); b != nil && !closed[in.Backend] {
+			closed[in.Backend] = true
+			if err := b.Forget(ctx, rec.ID, ID{}); err != nil {
 				return err
 			}
 		}

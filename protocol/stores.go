@@ -38,7 +38,7 @@ type Board interface {
 	Release(ctx context.Context, a AnswerID) error
 	// Answers lists the answers to a closing.
 	Answers(ctx context.Context, closing ID) ([]Answer, error)
-	// Forget removes a reshape's answers to a closing, and its markers.
+	// Forget removes a reshape's answers to a closing, if that is not zero, and its markers.
 	Forget(ctx context.Context, reshape, closing ID) error
 
 	// RaiseFloor makes v the floor of ns unless it is higher already.

@@ -193,7 +193,7 @@ func (m *modification) execute(ctx context.Context, c *partition.Collection, d d
 
 // home returns where a repetition must go: to the old home that executed the command before a flip, else to part.
 func (m *modification) home(ctx context.Context, c *partition.Collection, part *partition.Part) (*partition.Part, error) {
-	if !m.q.retryable() || len(retired(c)) == 0 {
+	if !m.q.retryable() || len(c.Old) == 0 {
 		return part, nil
 	}
 	concerns := func(shardkey.Range) bool { return true }

@@ -145,10 +145,8 @@ func (p *point) mayWrite(r *Router, view *partition.View, pos shardkey.Position)
 		if b := r.cfg.Backends.Get(p.parts[0].Backend); b == nil || b.Kind() != backend.KindReplicaSet {
 			return false
 		}
-		for _, old := range retired(p.coll) {
-			if old.Range.Contains(pos) {
-				return false // it may have executed the write
-			}
+		if len(p.coll.Old) > 0 && !r.passed(&p.q, p.coll, pos) {
+			return false // an old home may have executed it
 		}
 	}
 	switch p.kind.write {

@@ -229,13 +229,32 @@ func TestHotPathLeavesMovedWritesAlone(t *testing.T) {
 	if moved == 0 || stayed == 0 {
 		t.Fatal("all keys on one side")
 	}
-	flipped = time.Now().Add(-2 * retryWindow)
-	apply(3)
-	for k := range 20 {
-		cmd := with(hotWrite(e.db, "insert", bson.E{Key: "txnNumber", Value: int64(1)}), "documents", bson.A{d("_id", 1, "k", k)})
-		if !reads(t, e.router, cmd) {
-			t.Errorf("key %d, long after the flip: not taken", k)
+	taken := func(txn int64) (n int) {
+		for k := range 20 {
+			if reads(t, e.router, with(hotWrite(e.db, "insert", bson.E{Key: "txnNumber", Value: txn}), "documents", bson.A{d("_id", 1, "k", k)})) {
+				n++
+			}
 		}
+		return n
+	}
+	// What another machine's clock says of the flip says nothing.
+	flipped = time.Now().Add(-2 * time.Hour)
+	apply(3)
+	if n := taken(1); n != stayed {
+		t.Errorf("%d taken, want the %d that did not move", n, stayed)
+	}
+	// Once the old home has been asked, what is new to its session is taken.
+	var client sessionKey
+	copy(client[:], testSession[0].Value.(bson.Binary).Data)
+	e.router.histories.put(oldSession{id: derive(client, partition.Home{Backend: "b0", DB: e.db, Physical: "c@1.0.0"})}, history{txn: 5})
+	for txn, want := range map[int64]int{4: stayed, 5: stayed, 6: 20} {
+		if n := taken(txn); n != want {
+			t.Errorf("number %d: %d taken, want %d", txn, n, want)
+		}
+	}
+	e.router.cfg.RetryWindow = time.Nanosecond
+	if n := taken(1); n != 20 {
+		t.Errorf("out of the retry window: %d taken", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -191,5 +192,31 @@ func TestModifyOverTwoFlips(t *testing.T) {
 				t.Errorf("%s, by %s: went to %q, want %q", tt.what, query[0].Key, got, want)
 			}
 		}
+	}
+}
+
+// TestOldHomesThatCannotAnswer: an old home whose oplog has lost what its session did refuses the repetition of that alone, and one that has left the fleet, which it may after the
+// retry window, nothing.
+func TestOldHomesThatCannotAnswer(t *testing.T) {
+	e, servers := scriptEnv(t)
+	homes := e.flippedTwice("_id", bson.Timestamp{T: 100, I: 5}, bson.Timestamp{T: 100, I: 15})
+	lost := recorded{homes[0], 7, map[int32]uint32{0: 1}}
+	servers[0].SetScript(func(c backendtest.Command) backendtest.Answer {
+		if c.DB == "local" {
+			return backendtest.OK(bson.E{Key: "cursor", Value: d("id", int64(0), "ns", "x.y", "firstBatch", bson.A{})})
+		}
+		return lost.answer(c)
+	})
+	servers[1].SetScript(recorded{homes[1], -1, nil}.answer)
+	_, err := e.raw(retryable(insertOf(1), 7))
+	wantCode(t, "the number that is on record", err, wire.IncompleteTransactionHistory)
+	if _, err := e.raw(retryable(insertOf(1), 8)); err != nil {
+		t.Errorf("a newer number: %v", err)
+	}
+	b := e.router.cfg.Backends.Get("b0")
+	e.router.cfg.Backends.Remove("b0")
+	t.Cleanup(func() { _ = b.Close(context.Background()) })
+	if _, err := e.raw(retryable(insertOf(1), 7)); err != nil {
+		t.Errorf("the old home has left: %v", err)
 	}
 }

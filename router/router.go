@@ -39,7 +39,8 @@ type Config struct {
 	// any more (removeShard). Roster has both; nil refuses the command.
 	AddBackend    func(ctx context.Context, id, uri string) error
 	RemoveBackend func(ctx context.Context, id string) error
-	// RetryWindow is how long a drained backend stays in the fleet, since repeats of writes may need it; 0 means 30 min.
+	// RetryWindow is how long after a flip a repeated write is looked up at the homes that were replaced, and how long a drained backend stays in the fleet for it;
+	// 0 means 30 min.
 	RetryWindow time.Duration
 	// Stop has the process end as SIGTERM does, and returns at once (the command shutdown); nil refuses the command.
 	Stop func()

@@ -3,24 +3,15 @@ package router
 import (
 	"context"
 	"crypto/sha256"
-	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/connstring"
 
 	"github.com/shardway/shardway/backend"
-	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
-
-// retryWindow is how long after a flip a repeated write may still be one that the old home has on record.
-const retryWindow = 30 * time.Minute
-
-// maxHistories bounds what is kept of old homes' answers.
-const maxHistories = 100_000
 
 // history is what a home has on record of a session.
 type history struct {
@@ -28,103 +19,13 @@ type history struct {
 	txn int64
 	// last is where the oplog's chain of its statements begins.
 	last bson.Timestamp
-	// done are the statements of txn that count.
+	// done are the statements of txn that count; nil when they have not been asked for.
 	done map[int32]bool
-}
-
-// histories keeps the answers of old homes, which do not change any more, by derived session. Its zero value is ready for use.
-type histories struct {
-	mu sync.Mutex
-	by map[sessionKey]history
-}
-
-func (h *histories) get(id sessionKey) (history, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	x, ok := h.by[id]
-	return x, ok
-}
-
-func (h *histories) put(id sessionKey, x history) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.by == nil {
-		h.by = map[sessionKey]history{}
-	}
-	for old := range h.by {
-		if len(h.by) < maxHistories {
-			break
-		}
-		delete(h.by, old)
-	}
-	h.by[id] = x
-}
-
-// retired are the old homes of a collection whose records may still matter.
-func retired(c *partition.Collection) []catalog.OldHome {
-	if c.Map == nil {
-		return nil
-	}
-	for i, h := range c.Map.Retired {
-		if time.Since(h.FlippedAt) > retryWindow {
-			return c.Map.Retired[:i] // the newest flip comes first
-		}
-	}
-	return c.Map.Retired
-}
-
-// oldHome looks whether a retryable write, of which only old homes with one of the positions matter, was executed by an old home before its flip. It then returns
-// that home as a part to send the write to once more: its record answers. What an old home has on record after its last marker does not count. A transaction
-// number older than the newest on record is 225; an old home that cannot be asked is a retryable error.
-func (r *Router) oldHome(ctx context.Context, q *Request, c *partition.Collection, concerns func(shardkey.Range) bool, stmt int32) (*partition.Part, error) {
-	for _, old := range retired(c) {
-		if !concerns(old.Range) {
-			continue
-		}
-		home := partition.Home{Backend: old.Backend, DB: c.DB, Physical: old.Physical}
-		h, err := r.oldHistory(ctx, q, home, old.Marker)
-		if err != nil {
-			return nil, err
-		}
-		if q.TxnNumber < h.txn {
-			return nil, tooOld(q.TxnNumber, h.txn)
-		}
-		if q.TxnNumber == h.txn && h.done[stmt] {
-			return &partition.Part{Home: home, Range: old.Range}, nil
-		}
-	}
-	return nil, nil
 }
 
 func tooOld(txn, newest int64) error {
 	return wire.Errorf(wire.TransactionTooOld,
 		"Retryable write with txnNumber %d is prohibited on the session because a newer one with txnNumber %d has already started", txn, newest)
-}
-
-// oldHistory asks an old home once per session.
-func (r *Router) oldHistory(ctx context.Context, q *Request, home partition.Home, marker bson.Timestamp) (history, error) {
-	id := derive(q.clientSession(), home)
-	if alone, err := r.standalone(ctx, home.Backend); err != nil {
-		return history{}, unasked(home.Backend, err)
-	} else if alone {
-		return r.retries.history(id), nil
-	}
-	if h, ok := r.histories.get(id); ok {
-		return h, nil
-	}
-	b := r.cfg.Backends.Get(home.Backend)
-	found, err := askSessions(ctx, b, []sessionKey{id}, marker)
-	if err != nil {
-		return history{}, unasked(home.Backend, err)
-	}
-	h, ok := found[id]
-	if !ok {
-		h = history{txn: -1}
-	} else if h.done, err = executed(ctx, b, h, marker); err != nil {
-		return history{}, unasked(home.Backend, err)
-	}
-	r.histories.put(id, h)
-	return h, nil
 }
 
 // unasked is the error when a home's record cannot be read: a guess would apply a write twice, or not at all.

@@ -166,11 +166,7 @@ func (r *Router) removeShard(ctx context.Context, q *Request) (Reply, error) {
 		return r.beginDrain(ctx, snap, id)
 	}
 	parts, dbs := onBackend(snap, id)
-	window := r.cfg.RetryWindow
-	if window == 0 {
-		window = 30 * time.Minute
-	}
-	if parts > 0 || len(dbs) > 0 || known.DrainedAt.IsZero() || time.Since(known.DrainedAt) < window {
+	if parts > 0 || len(dbs) > 0 || known.DrainedAt.IsZero() || time.Since(known.DrainedAt) < r.retryWindow() {
 		body := bsoncore.NewDocumentBuilder().AppendString("msg", "draining ongoing").AppendString("state", "ongoing").
 			AppendDocument("remaining", bsoncore.NewDocumentBuilder().AppendInt64("chunks", int64(parts)).
 				AppendInt64("dbs", int64(len(dbs))).AppendInt64("jumboChunks", 0).Build()).

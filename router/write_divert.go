@@ -10,7 +10,7 @@ import (
 // divert takes from a plan's groups the statements that an old home executed before a flip, and sends those to it again: it answers from its record. Without
 // a transaction number, or out of the retry window, groups stay as they are.
 func (b *writeBatch) divert(ctx context.Context, c *partition.Collection, groups []group) ([]group, error) {
-	if !b.q.retryable() || len(retired(c)) == 0 {
+	if !b.q.retryable() || len(c.Old) == 0 {
 		return groups, nil
 	}
 	var out []group

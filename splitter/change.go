@@ -29,6 +29,8 @@ type edit struct {
 	make    func(context.Context) error
 	// check looks, behind closed gates, whether the change may be made. May be nil.
 	check func(context.Context) error
+	// fresh says that the namespace never had a document: there is nothing on record of it.
+	fresh bool
 }
 
 // change makes one change of ns's map through closed gates, in attempts: one that a proxy does not answer in time is burnt, and begun anew after a while. build
@@ -117,6 +119,11 @@ func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partiti
 	}
 	if e.check != nil {
 		if err := e.check(ctx); err != nil {
+			return err
+		}
+	}
+	if !e.fresh {
+		if err := s.remember(ctx, rec, e.m, gated(c)); err != nil {
 			return err
 		}
 	}

@@ -48,14 +48,8 @@ func (r *reshape) flip(ctx context.Context) error {
 
 // newMap is the map that the flip inserts, but for birth and marker times.
 func (r *reshape) newMap() *catalog.Map {
-	m := nextMap(r.coll)
+	m := r.s.nextMap(r.coll)
 	m.Key, m.Hash, m.Reshape = r.coll.Map.Key, r.coll.Map.Hash, r.rec.ID
-	m.Retired = nil
-	for _, o := range r.coll.Map.Retired {
-		if time.Since(o.FlippedAt) < r.s.cfg.RetryWindow {
-			m.Retired = append(m.Retired, o)
-		}
-	}
 	put := false
 	for i, p := range r.coll.Map.Partitions {
 		if !r.isInput(r.coll.Parts[i].Home) {

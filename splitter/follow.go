@@ -271,7 +271,7 @@ func (r *reshape) passWithin(ctx context.Context, patience time.Duration) (times
 	for _, st := range r.streams {
 		id := bson.NewObjectID()
 		b := r.s.cfg.Backends.Get(st.backend)
-		if _, err := member.DB(b).Collection(member.Markers).InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "reshape", Value: r.rec.ID}, {Key: "epoch", Value: r.rec.Epoch}}); err != nil {
+		if _, err := member.BoardOf(b).Mark(ctx, id, r.rec.ID, r.rec.Epoch); err != nil {
 			return nil, 0, retryable{err}
 		}
 		var c changes

@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"slices"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -54,7 +55,7 @@ func (s *Splitter) shardInPlace(c *partition.Collection, key shardkey.Pattern, i
 	if !info.indexed(key) {
 		return nil, wire.Errorf(wire.InvalidOptions, "Please create an index that starts with the proposed shard key before sharding the collection: %s", key)
 	}
-	m := nextMap(c)
+	m := s.nextMap(c)
 	m.Key, m.Hash = &key, shardkey.HashName
 	m.UUID = info.uuid
 	p := c.Parts[0]
@@ -78,7 +79,7 @@ func (s *Splitter) shardEmpty(ctx context.Context, c *partition.Collection, key 
 		return nil, err
 	}
 	homes := homesOf(c.DB, m.Partitions)
-	return &edit{m: m, outputs: homes,
+	e := &edit{m: m, outputs: homes,
 		make: func(ctx context.Context) error {
 			for _, h := range homes {
 				if err := s.create(ctx, h, info, &key); err != nil {
@@ -86,19 +87,21 @@ func (s *Splitter) shardEmpty(ctx context.Context, c *partition.Collection, key 
 				}
 			}
 			return nil
-		},
-		check: func(ctx context.Context) error {
-			again, err := s.inspect(ctx, c)
-			switch {
-			case err != nil:
-				return err
-			case again.documents:
-				return wire.Errorf(wire.ConflictingOperationInProgress, "documents were inserted into %s while it was being sharded; try again", c.NS)
-			case info.differs(again):
-				return retryable{wire.Errorf(wire.ConflictingOperationInProgress, "indexes or options of %s were changed while it was being sharded", c.NS)}
-			}
-			return nil
-		}}, nil
+		}}
+	e.check = func(ctx context.Context) error {
+		again, err := s.inspect(ctx, c)
+		e.fresh = c.Map == nil && !again.exists
+		switch {
+		case err != nil:
+			return err
+		case again.documents:
+			return wire.Errorf(wire.ConflictingOperationInProgress, "documents were inserted into %s while it was being sharded; try again", c.NS)
+		case info.differs(again):
+			return retryable{wire.Errorf(wire.ConflictingOperationInProgress, "indexes or options of %s were changed while it was being sharded", c.NS)}
+		}
+		return nil
+	}
+	return e, nil
 }
 
 // emptyMap lays out fresh partitions: even ranges, dealt to the backends in contiguous groups.
@@ -119,7 +122,7 @@ func (s *Splitter) emptyMap(ctx context.Context, c *partition.Collection, key sh
 	if err != nil {
 		return nil, err
 	}
-	m := nextMap(c)
+	m := s.nextMap(c)
 	m.Key, m.Hash = &key, shardkey.HashName
 	group := max(1, parts/len(ids))
 	for i, r := range shardkey.Even(parts) {
@@ -138,8 +141,9 @@ func (s *Splitter) Drop(ctx context.Context, ns string) error {
 		if c == nil || c.Dropped() {
 			return nil, nil
 		}
-		m := nextMap(c)
-		m.Dropped, m.Retired = true, nil
+		m := s.nextMap(c)
+		m.Dropped = true
+		wholly(m.Retired) // the next key may be another one
 		return &edit{m: m}, nil
 	})
 }
@@ -173,7 +177,7 @@ func (s *Splitter) Create(ctx context.Context, ns string, options bson.Raw) erro
 			return nil, err
 		}
 		home.Physical = catalog.PhysicalName(c.Name, number, 0, 0)
-		e.m, e.outputs = nextMap(c), []partition.Home{home}
+		e.m, e.outputs = s.nextMap(c), []partition.Home{home}
 		e.m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
 		e.make = func(ctx context.Context) error { return s.create(ctx, home, like, nil) }
 		return &e, nil
@@ -189,12 +193,16 @@ func (s *Splitter) nothingAt(ctx context.Context, h partition.Home) error {
 	return err
 }
 
-// nextMap begins the map that follows a collection's newest one.
-func nextMap(c *partition.Collection) *catalog.Map {
+// nextMap begins the map that follows a collection's newest one. Old homes that are out of the retry window are forgotten.
+func (s *Splitter) nextMap(c *partition.Collection) *catalog.Map {
 	m := &catalog.Map{NS: c.NS, V: 1, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID()}
+	for _, o := range c.Old {
+		if time.Since(o.Since) < s.cfg.RetryWindow {
+			m.Retired = append(m.Retired, o.OldHome)
+		}
+	}
 	if c.Map != nil {
 		m.V = c.Map.V + 1
-		m.Retired = c.Map.Retired
 		if !c.Map.Dropped {
 			m.UUID = c.Map.UUID
 		}

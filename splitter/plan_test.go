@@ -1,7 +1,9 @@
 package splitter
 
 import (
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -36,7 +38,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// sharded is a collection of parts partitions on b1 with one old home that is out of the retry window and one within it.
+// sharded is a collection of parts partitions on b1 with two old homes, of which this process has known one for an hour; the other machine's clock, which wrote when they were
+// replaced, says something else. The caller is in a synctest bubble.
 func sharded(t *testing.T, parts int) *partition.Collection {
 	t.Helper()
 	raw, err := bson.Marshal(bson.D{{Key: "k", Value: "hashed"}})
@@ -48,17 +51,23 @@ func sharded(t *testing.T, parts int) *partition.Collection {
 		t.Fatal(err)
 	}
 	m := &catalog.Map{NS: "db.c", V: 7, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID(), Key: &key, Hash: shardkey.HashName,
-		Retired: []catalog.OldHome{{Backend: "b1", Physical: "c@1.0.0", FlippedAt: time.Now()}, {Backend: "b1", Physical: "c", FlippedAt: time.Now().Add(-time.Hour)}}}
+		Retired: []catalog.OldHome{{Backend: "b1", Physical: "c@1.0.0", FlippedAt: time.Now().Add(-48 * time.Hour)}, {Backend: "b1", Physical: "c", FlippedAt: time.Now().Add(48 * time.Hour)}}}
 	for i, r := range shardkey.Even(parts) {
 		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b1", Physical: catalog.PhysicalName("c", 2, 0, i), Birth: bson.Timestamp{T: 3}})
 	}
 	table := partition.NewTable()
+	before := *m
+	before.V, before.Retired = 6, m.Retired[1:]
+	table.Apply(&catalog.Snapshot{Maps: map[string]*catalog.Map{"db.c": &before}})
+	time.Sleep(time.Hour)
 	table.Apply(&catalog.Snapshot{Maps: map[string]*catalog.Map{"db.c": m}})
 	return table.View().Collection("db.c")
 }
 
 // The map of a flip covers the hash space again, keeps what is no input as it is, and forgets old homes out of the retry window.
-func TestMapOfFlip(t *testing.T) {
+func TestMapOfFlip(t *testing.T) { synctest.Test(t, testMapOfFlip) }
+
+func testMapOfFlip(t *testing.T) {
 	home := func(i int) partition.Home {
 		return partition.Home{Backend: "b2", DB: "db", Physical: catalog.PhysicalName("c", 9, 0, i)}
 	}
@@ -114,6 +123,19 @@ func TestMapOfFlip(t *testing.T) {
 		}
 		if b := protocol.Burnt(coll.NS, m.V, coll.Map, catalog.RecordedHome{}); !b.Burnt || b.V != m.V || len(b.Partitions) != 4 || b.Check() != nil {
 			t.Errorf("%s: a burnt version is not the map before: %+v", c.kind, b)
+		}
+	}
+}
+
+// A map that changes without a copy again and again forgets the earliest old homes, and never one of the last change.
+func TestOldHomesAreBounded(t *testing.T) {
+	homes := func(n int, name string) []catalog.OldHome {
+		return slices.Repeat([]catalog.OldHome{{Physical: name}}, n)
+	}
+	for _, c := range []struct{ replaced, before, want int }{{1, 0, 1}, {3, 4, 7}, {1, 255, 256}, {1, 256, 256}, {200, 100, 256}, {300, 100, 300}} {
+		got := newest(homes(c.replaced, "new"), homes(c.before, "old"))
+		if len(got) != c.want || got[0].Physical != "new" || got[c.replaced-1].Physical != "new" || len(got) > c.replaced && got[c.replaced].Physical != "old" {
+			t.Errorf("%d and %d: %d are kept", c.replaced, c.before, len(got))
 		}
 	}
 }

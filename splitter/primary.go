@@ -117,7 +117,7 @@ func (s *Splitter) firstMap(ctx context.Context, ns string) error {
 		if err != nil || !info.exists {
 			return nil, err
 		}
-		m := nextMap(c)
+		m := s.nextMap(c)
 		m.UUID = info.uuid
 		p := c.Parts[0]
 		m.Partitions = []catalog.Partition{{Backend: p.Backend, Physical: p.Physical}}

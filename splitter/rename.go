@@ -47,6 +47,8 @@ type side struct {
 	c   *partition.Collection
 	m   *catalog.Map
 	rec *catalog.Reshape
+	// replaced says that there was a collection, which another one takes the place of.
+	replaced bool
 }
 
 // renameOnce is one attempt: two records, the closings of both, two maps inserted at one moment.
@@ -105,7 +107,7 @@ func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarg
 			return retryable{errMapMoved(x.c.NS)}
 		}
 	}
-	renamed(source, target)
+	s.renamed(source, target)
 	for _, x := range []*side{source, target} {
 		if err := s.closeGates(ctx, x.rec, x.m.V, gated(x.c), try); err != nil {
 			return err
@@ -114,7 +116,10 @@ func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarg
 			return err
 		}
 	}
-	if err := s.renamable(ctx, source.c, target.c, dropTarget); err != nil {
+	if err := s.renamable(ctx, source.c, target, dropTarget); err != nil {
+		return err
+	}
+	if err := s.rememberRenamed(ctx, source, target); err != nil {
 		return err
 	}
 	err := s.cfg.Catalog.InsertMaps(context.WithoutCancel(ctx), source.m, target.m)
@@ -125,22 +130,25 @@ func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarg
 }
 
 // renamed makes the maps that a rename inserts.
-func renamed(source, target *side) {
-	taken, gone := nextMap(target.c), nextMap(source.c)
-	taken.Key, taken.Retired = source.c.Key, nil
+func (s *Splitter) renamed(source, target *side) {
+	taken, gone := s.nextMap(target.c), s.nextMap(source.c)
+	taken.Key = source.c.Key
+	wholly(taken.Retired) // of another key, perhaps
+	taken.Retired = append(slices.Clone(gone.Retired), taken.Retired...)
 	for _, p := range source.c.Parts {
 		taken.Partitions = append(taken.Partitions, catalog.Partition{Range: p.Range, Backend: p.Backend, Physical: p.Physical, Birth: p.Info.Birth})
 	}
 	if from := source.c.Map; from != nil {
-		taken.Hash, taken.UUID, taken.Retired = from.Hash, from.UUID, from.Retired
+		taken.Hash, taken.UUID = from.Hash, from.UUID
 	}
-	gone.Dropped, gone.Retired = true, nil
+	gone.Dropped = true
+	wholly(gone.Retired)
 	gone.Reshape, taken.Reshape = source.rec.ID, target.rec.ID
 	source.m, target.m = gone, taken
 }
 
 // renamable looks, behind closed gates, whether source exists and target does not.
-func (s *Splitter) renamable(ctx context.Context, source, target *partition.Collection, dropTarget bool) error {
+func (s *Splitter) renamable(ctx context.Context, source *partition.Collection, target *side, dropTarget bool) error {
 	info, err := s.inspect(ctx, source)
 	if err != nil {
 		return err
@@ -148,16 +156,25 @@ func (s *Splitter) renamable(ctx context.Context, source, target *partition.Coll
 	if !info.exists {
 		return wire.Errorf(wire.NamespaceNotFound, "Source collection %s does not exist", source.NS)
 	}
-	if dropTarget || target.Dropped() {
+	if target.c.Dropped() {
 		return nil
 	}
-	if info, err = s.inspect(ctx, target); err != nil {
+	if info, err = s.inspect(ctx, target.c); err != nil {
 		return err
 	}
-	if info.exists {
-		return wire.Errorf(wire.NamespaceExists, "target namespace '%s' exists", target.NS)
+	if info.exists && !dropTarget {
+		return wire.Errorf(wire.NamespaceExists, "target namespace '%s' exists", target.c.NS)
 	}
+	target.replaced = info.exists
 	return nil
+}
+
+// rememberRenamed has both maps remember what their names meant until now.
+func (s *Splitter) rememberRenamed(ctx context.Context, source, target *side) error {
+	if err := s.remember(ctx, source.rec, source.m, gated(source.c)); err != nil || !target.replaced {
+		return err
+	}
+	return s.remember(ctx, target.rec, target.m, gated(target.c))
 }
 
 // lockBoth takes the locks of two namespaces, always in the same order.

@@ -195,6 +195,9 @@ func (o boardOn) Answers(_ context.Context, closing protocol.ID) ([]protocol.Ans
 }
 
 func (o boardOn) Forget(_ context.Context, _, closing protocol.ID) error {
+	if closing.IsZero() {
+		return nil // markers only, which are no part of what is searched
+	}
 	c := o.t.number(closing)
 	return o.t.change("forget", func(w *World) { w.boards[o.b].answers[c], w.boards[o.b].released[c] = 0, 0 })
 }
