@@ -89,6 +89,48 @@ func (p *proxy) flippedBy(t *testing.T, m *catalog.Map, reshape bson.ObjectID) *
 	return &next
 }
 
+// What a process that ended right after the flip left to do is done before a DDL command of the collection runs, and does not undo one.
+func TestRecoveredExpiryUndoesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		has  int32
+		anew bool // the index is dropped and made without an expiry
+		want int64
+	}{{"changed before", 3600, false, 3600}, {"taken away meanwhile", 0, true, -1}} {
+		p := startProxy(t, 1)
+		ctx := t.Context()
+		p.shard(t, "db.c", "k", 1)
+		m := p.catalog.Snapshot().Map("db.c")
+		db := p.direct.Database("db")
+		const input = "c@fffff.0.0"
+		output, id := m.Partitions[0].Physical, bson.NewObjectID()
+		for name, after := range map[string]int32{input: 60, output: tt.has} {
+			if _, err := db.Collection(name).Indexes().CreateOne(ctx, ttl(after)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m = p.flippedBy(t, m, id)
+		rec := catalog.Reshape{ID: id, NS: "db.c", Kind: "move", Owner: bson.NewObjectID(), Server: "gone", Phase: catalog.Closing, EndV: m.V,
+			Inputs:  []catalog.RecordedHome{{Backend: "b1", Physical: input}},
+			Outputs: []catalog.RecordedHome{{Backend: "b1", Physical: output}}}
+		if err := p.catalog.InsertReshape(ctx, &rec); err != nil {
+			t.Fatal(err)
+		}
+		if indexes := p.client.Database("db").Collection("c").Indexes(); tt.anew {
+			if err := indexes.DropOne(ctx, "t_1"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := indexes.CreateOne(ctx, ttl(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.settled(t)
+		if got := p.expiry(t, output); got != tt.want {
+			t.Errorf("%s: documents expire after %d s, want %d", tt.what, got, tt.want)
+		}
+	}
+}
+
 // A process that ends right after the flip leaves outputs that do not expire documents, floors that are too low and the inputs.
 func TestRecoverRollsForward(t *testing.T) {
 	p := startProxy(t, 1)

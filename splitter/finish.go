@@ -5,13 +5,10 @@ import (
 	"errors"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/shardway/shardway/catalog"
-	"github.com/shardway/shardway/partition"
 )
 
-// finish does what follows a flip, in this order: the floors are raised, the closings go, the record frees its namespace, and, in the background, what the
+// finish does what follows a flip, in this order: the floors are raised, the closings go, documents expire in the outputs, the record frees its namespace, and, in the background, what the
 // change replaced is dropped once no proxy uses it any more. What fails is tried again in the background; a process that ends leaves it to its successor.
 func (s *Splitter) finish(ctx context.Context, rec *catalog.Reshape) {
 	err := s.settle(ctx, rec)
@@ -35,6 +32,9 @@ func (s *Splitter) settle(ctx context.Context, rec *catalog.Reshape) error {
 		return err
 	}
 	if err := o.Unclose(ctx, rec); err != nil {
+		return err
+	}
+	if err := s.expireLike(ctx, rec); err != nil {
 		return err
 	}
 	return s.cfg.Catalog.SwapReshape(ctx, rec, func(n *catalog.Reshape) { n.Phase, n.Slot = catalog.Retiring, n.ID.Hex() })
@@ -68,21 +68,4 @@ func (s *Splitter) drop(ctx context.Context, rec *catalog.Reshape) error {
 		return err
 	}
 	return s.cfg.Catalog.DeleteReshape(ctx, rec)
-}
-
-// expire gives indexes of outputs the time after which documents expire, as it is in like.
-func (s *Splitter) expire(ctx context.Context, like []bson.D, outputs []partition.Home) error {
-	var errs []error
-	for _, ix := range like {
-		after := field(ix, "expireAfterSeconds")
-		if after == nil {
-			continue
-		}
-		for _, h := range outputs {
-			_, err := s.run(ctx, h, bson.D{{Key: "collMod", Value: h.Physical},
-				{Key: "index", Value: bson.D{{Key: "name", Value: field(ix, "name")}, {Key: "expireAfterSeconds", Value: after}}}, majority})
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

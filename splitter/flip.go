@@ -121,7 +121,6 @@ func (r *reshape) sameIndexes(ctx context.Context) error {
 		if r.info.differs(now) {
 			return retryable{errors.New("indexes or options of the collection changed while the gates were being closed")}
 		}
-		r.expiring = now.indexes
 	}
 	return nil
 }
@@ -157,12 +156,9 @@ func (r *reshape) stamp(ctx context.Context, m *catalog.Map, markers map[string]
 	return nil
 }
 
-// retire is what is left after the flip: floors, then the closings go, then the inputs, once nothing uses them any more.
+// retire is what is left after the flip: what finish does.
 func (r *reshape) retire(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
-	if err := r.s.expire(ctx, r.expiring, homesOfOutputs(r.outputs)); err != nil {
-		r.s.log.Warn().Err(err).Str("ns", r.coll.NS).Msg("an index could not be given its expiry; collMod does it")
-	}
 	r.history(ctx)
 	r.s.finish(ctx, r.rec)
 	return nil

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/shardway/shardway/catalog"
-	"github.com/shardway/shardway/partition"
 )
 
 // takeOvers looks again and again, until ctx ends, for records that their owners do not renew any more, and takes them over: a record of which nothing has
@@ -73,28 +72,6 @@ func (s *Splitter) takeOver(ctx context.Context, rec *catalog.Reshape) error {
 	if !flipped {
 		return s.clean(kept, rec)
 	}
-	if phase == catalog.Closing {
-		if err := s.expireLike(kept, rec); err != nil {
-			return err
-		}
-	}
 	s.finish(context.WithoutCancel(ctx), rec)
 	return nil
-}
-
-// expireLike gives the outputs of a flipped reshape the expiry that the indexes of its inputs have: its former owner may not have come to it.
-func (s *Splitter) expireLike(ctx context.Context, rec *catalog.Reshape) error {
-	if len(rec.Inputs) == 0 || len(rec.Outputs) == 0 {
-		return nil
-	}
-	db, _ := catalog.SplitNS(rec.NS)
-	info, err := s.inspectHome(ctx, partition.Home{Backend: rec.Inputs[0].Backend, DB: db, Physical: rec.Inputs[0].Physical})
-	if err != nil {
-		return err
-	}
-	outputs := make([]partition.Home, len(rec.Outputs))
-	for i, h := range rec.Outputs {
-		outputs[i] = partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
-	}
-	return s.expire(ctx, info.indexes, outputs)
 }

@@ -53,8 +53,6 @@ type reshape struct {
 	doubles map[string]double
 	// restless are ids whose documents changed again whenever they were compared; they are compared behind closed gates.
 	restless []bson.RawValue
-	// expiring are the inputs' indexes as they were when the gates had been closed.
-	expiring []bson.D
 	// average is the size of the inputs' documents on average, in bytes.
 	average int64
 	// sessions, by backend, read what a stream has shown and nothing older.
