@@ -24,6 +24,8 @@ const (
 	writeRate    = 1 << 20
 	// maxConns bounds the clients' connections; one more is closed at once.
 	maxConns = 100_000
+	// handshakeTimeout is how long a client may take for its TLS handshake.
+	handshakeTimeout = 30 * time.Second
 )
 
 // endReason says why a connection ended; one log line and one counter each.
@@ -130,7 +132,26 @@ func (r *Router) start(ctx context.Context, nc net.Conn) {
 	r.mu.Unlock()
 	r.stats.connections.Add(1)
 	r.stats.created.Add(1)
-	go c.run()
+	go func() {
+		if err := c.handshake(ctx); err != nil {
+			c.finish(c.over(err))
+			return
+		}
+		c.run()
+	}()
+}
+
+// handshake makes the TLS handshake of a connection that has one: with a deadline, which the first read would not give it.
+func (c *Conn) handshake(ctx context.Context) error {
+	secured, ok := c.nc.(interface {
+		HandshakeContext(context.Context) error
+	})
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	return secured.HandshakeContext(ctx)
 }
 
 func (c *Conn) run() {
@@ -139,6 +160,11 @@ func (c *Conn) run() {
 		go c.run()
 		return
 	}
+	c.finish(reason, err)
+}
+
+// finish ends the connection and tells why.
+func (c *Conn) finish(reason endReason, err error) {
 	defer c.r.wg.Done()
 	c.mu.Lock()
 	c.ctx.Close()
