@@ -3,6 +3,7 @@ package protocol
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +20,24 @@ func AwaitAnswers(ctx context.Context, b Board, closing ID, pause func(ctx conte
 		}
 		if err := pause(ctx, try); err != nil {
 			return fmt.Errorf("%w; proxies that have not answered: %s", err, names(missing))
+		}
+	}
+}
+
+// AwaitGone waits, before a closing is put, until no instance at the backend has been ended without being gone: it will not answer, so that the gates would be closed in vain. It is
+// no rule of the protocol: an instance that is ended later is waited for by AwaitAnswers. pause is as for that.
+func AwaitGone(ctx context.Context, b Board, pause func(ctx context.Context, try int) error) error {
+	for try := 0; ; try++ {
+		live, err := b.Instances(ctx)
+		if err != nil {
+			return err
+		}
+		ended := slices.DeleteFunc(live, func(in Instance) bool { return !in.Ended })
+		if len(ended) == 0 {
+			return nil
+		}
+		if err := pause(ctx, try); err != nil {
+			return fmt.Errorf("%w; proxies that have ended, and may have left transactions open: %s", err, names(ended))
 		}
 	}
 }

@@ -65,3 +65,17 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("who has not released is gone: %v", err)
 	}
 }
+
+// TestAwaitGone: a closing is not put while somebody is there who has been ended; who is alive, or gone, hinders nothing.
+func TestAwaitGone(t *testing.T) {
+	b := &answered{instances: []Instance{{ID: bson.NewObjectID(), Proxy: "quick:1"}, {ID: bson.NewObjectID(), Proxy: "dead:2", Ended: true}}}
+	err := AwaitGone(context.Background(), b, once)
+	if !errors.Is(err, errTooLong) || !strings.Contains(err.Error(), "dead:2") || strings.Contains(err.Error(), "quick:1") {
+		t.Errorf("one is not gone: %v", err)
+	}
+	b.instances = []Instance{{ID: bson.NewObjectID(), Proxy: "dead:2", Ended: true}}
+	err = AwaitGone(context.Background(), b, func(context.Context, int) error { b.instances = nil; return nil })
+	if err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+}

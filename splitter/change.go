@@ -97,6 +97,9 @@ func gated(c *partition.Collection) []*partition.Part {
 
 // runEdit is a change from the record to the flip.
 func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partition.Collection, e *edit, try int) error {
+	if err := s.awaitGone(ctx, homesOfParts(gated(c))); err != nil {
+		return err
+	}
 	// Whoever had the namespace before may have changed it since it was looked at.
 	now, err := s.current(ctx, c.NS)
 	if err != nil {

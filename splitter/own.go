@@ -45,6 +45,25 @@ func (s *Splitter) owner() *protocol.Owner {
 	}
 }
 
+// awaitGone waits, with gates open, until every instance at the backends of homes that has been ended is gone.
+func (s *Splitter) awaitGone(ctx context.Context, homes []partition.Home) error {
+	seen := map[string]bool{}
+	for _, h := range homes {
+		b := s.cfg.Backends.Get(h.Backend)
+		if seen[h.Backend] || b == nil {
+			continue
+		}
+		seen[h.Backend] = true
+		err := protocol.AwaitGone(ctx, member.BoardOf(b), func(ctx context.Context, try int) error {
+			return pause(ctx, min(10*time.Millisecond<<min(try, 10), 500*time.Millisecond))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // pause waits for d or until ctx ends, whose cause it returns then.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

@@ -188,6 +188,9 @@ func (s *Splitter) switchOnce(ctx context.Context, db, from, to string, try int)
 }
 
 func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from, to string, try int) error {
+	if err := s.awaitGone(ctx, []partition.Home{{Backend: from}}); err != nil {
+		return err
+	}
 	if err := s.cfg.Catalog.Refresh(ctx); err != nil {
 		return retryable{err}
 	}

@@ -98,6 +98,9 @@ func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget b
 }
 
 func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarget bool, try int) error {
+	if err := s.awaitGone(ctx, homesOfParts(append(slices.Clone(gated(source.c)), gated(target.c)...))); err != nil {
+		return err
+	}
 	for _, x := range []*side{source, target} {
 		now, err := s.current(ctx, x.c.NS)
 		if err != nil {

@@ -242,6 +242,9 @@ func (r *reshape) run(ctx context.Context) error {
 	if err := r.verify(ctx); err != nil {
 		return err
 	}
+	if err := r.s.awaitGone(ctx, homesOfParts(r.inputs)); err != nil {
+		return retryable{err}
+	}
 	if err := r.align(ctx); err != nil {
 		return err
 	}
