@@ -142,6 +142,29 @@ func (b Board) Forget(ctx context.Context, reshape, closing protocol.ID) error {
 	return err
 }
 
+// Leftovers lists which closings there are answers to, and which reshapes there are markers of.
+func (b Board) Leftovers(ctx context.Context) (answered, marked map[protocol.ID]bool, err error) {
+	answers, err := all[protocol.Answer](ctx, b.db.Collection(Answers), bson.D{})
+	if err != nil {
+		return nil, nil, err
+	}
+	type marker struct {
+		Reshape protocol.ID `bson:"reshape"`
+	}
+	markers, err := all[marker](ctx, b.db.Collection(Markers), bson.D{})
+	if err != nil {
+		return nil, nil, err
+	}
+	answered, marked = map[protocol.ID]bool{}, map[protocol.ID]bool{}
+	for _, a := range answers {
+		answered[a.ID.Closing] = true
+	}
+	for _, m := range markers {
+		marked[m.Reshape] = true
+	}
+	return answered, marked, nil
+}
+
 // RaiseFloor makes v the floor of ns unless it is higher already.
 func (b Board) RaiseFloor(ctx context.Context, ns string, v int64) error {
 	_, err := b.db.Collection(Floors).UpdateByID(ctx, ns, bson.D{{Key: "$max", Value: bson.D{{Key: "v", Value: v}}}}, options.UpdateOne().SetUpsert(true))

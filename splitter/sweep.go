@@ -60,6 +60,9 @@ func (s *Splitter) sweepOne(ctx context.Context, id string) error {
 	if err := member.Own(ctx, b, s.cfg.Catalog.Snapshot()); err != nil {
 		return err
 	}
+	if err := s.sweepBoard(ctx, member.BoardOf(b)); err != nil {
+		return err
+	}
 	body, err := b.Run(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
 	if err != nil {
 		return err
