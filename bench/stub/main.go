@@ -216,6 +216,11 @@ func (s *stub) reply(name string, body bsoncore.Document) []byte {
 		return s.empty
 	case "listDatabases":
 		return s.databases
+	case "findAndModify":
+		// A proxy marks a backend as its fleet's: it is what it says.
+		if v, err := body.LookupErr("update", "$setOnInsert"); err == nil {
+			return bsoncore.BuildDocument(nil, bsoncore.AppendDoubleElement(bsoncore.AppendDocumentElement(nil, "value", v.Document()), "ok", 1))
+		}
 	}
 	return s.written
 }
