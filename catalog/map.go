@@ -33,7 +33,7 @@ type OldHome struct {
 	Physical string
 	// Marker is the operation time of the last marker before the flip.
 	Marker bson.Timestamp
-	// FlippedAt is when the map that retired it was inserted, by the owner's clock; for people.
+	// FlippedAt is when the map that retired it was inserted, by the owner's clock: true to a day.
 	FlippedAt time.Time
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/shardway/shardway/catalog"
 )
 
@@ -171,16 +173,20 @@ func oldHomes(m *catalog.Map, before *Collection) []OldHome {
 	if len(m.Retired) == 0 {
 		return nil
 	}
-	known := map[[2]string]time.Time{}
+	type change struct { // a home may be replaced, be the collection again, and be replaced again
+		backend, physical string
+		marker            bson.Timestamp
+	}
+	known := map[change]time.Time{}
 	if before != nil {
 		for _, o := range before.Old {
-			known[[2]string{o.Backend, o.Physical}] = o.Since
+			known[change{o.Backend, o.Physical, o.Marker}] = o.Since
 		}
 	}
 	now := time.Now()
 	old := make([]OldHome, len(m.Retired))
 	for i, o := range m.Retired {
-		since, ok := known[[2]string{o.Backend, o.Physical}]
+		since, ok := known[change{o.Backend, o.Physical, o.Marker}]
 		if !ok {
 			since = now
 		}

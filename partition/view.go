@@ -57,8 +57,17 @@ type Collection struct {
 // OldHome is a home that a change of the map replaced.
 type OldHome struct {
 	catalog.OldHome
-	// Since is when this process learnt of it. The retry window counts from then: clocks of two machines are not compared.
+	// Since is when this process learnt of it.
 	Since time.Time
+}
+
+// clockSkew is more than clocks of machines differ by.
+const clockSkew = 24 * time.Hour
+
+// Matters reports whether what the old home has on record may still answer a write that is repeated within a window after the change. That counts from when this process
+// learnt of it, since clocks of two machines are not compared; only what is older than any of them could be wrong by is forgotten by a process that has just begun, too.
+func (o *OldHome) Matters(window time.Duration) bool {
+	return time.Since(o.Since) < window && time.Since(o.FlippedAt) < window+clockSkew
 }
 
 // Sharded reports whether the collection has a shard key.

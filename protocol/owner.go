@@ -202,7 +202,8 @@ func (o *Owner) Release(ctx context.Context, rec *catalog.Reshape) error {
 	return o.Forget(ctx, rec)
 }
 
-// Forget removes answers and markers of rec from the backends. Markers may be where no gate was closed: the owner asks with them how far a stream is.
+// Forget removes answers and markers of rec from the backends. Markers may be where no gate was closed, too: the owner asks with them how far a stream is. Those are left where
+// that backend cannot be reached: nothing but a sweep waits for them to go.
 func (o *Owner) Forget(ctx context.Context, rec *catalog.Reshape) error {
 	closed := map[string]bool{}
 	for _, rc := range rec.Closings {
@@ -216,9 +217,7 @@ func (o *Owner) Forget(ctx context.Context, rec *catalog.Reshape) error {
 	for _, in := range rec.Inputs {
 		if b := o.Board(in.Backend); b != nil && !closed[in.Backend] {
 			closed[in.Backend] = true
-			if err := b.Forget(ctx, rec.ID, ID{}); err != nil {
-				return err
-			}
+			_ = b.Forget(ctx, rec.ID, ID{})
 		}
 	}
 	return nil

@@ -252,6 +252,18 @@ func TestHotPathLeavesMovedWritesAlone(t *testing.T) {
 			t.Errorf("number %d: %d taken, want %d", txn, n, want)
 		}
 	}
+	// Homes that concern all positions count together.
+	for i := range 2 {
+		e.apply(&catalog.Map{NS: e.db + ".c", V: int64(4 + i), Key: &p, Hash: shardkey.HashName, UUID: catalog.NewUUID(),
+			Partitions: []catalog.Partition{{Range: halves[0], Backend: "b1", Physical: "c@2.0.0"}, {Range: halves[1], Backend: "b0", Physical: "c@1.0.1"}},
+			Retired:    []catalog.OldHome{{Backend: "b0", Physical: "c@0.0.0", FlippedAt: time.Now()}, {Backend: "b1", Physical: "c@0.0.1", FlippedAt: time.Now()}}})
+	}
+	e.router.histories.putWhole(wholeSession{client, e.db + ".c", 5}, 7)
+	for txn, want := range map[int64]int{7: 0, 8: 20} {
+		if n := taken(txn); n != want {
+			t.Errorf("number %d after a drop: %d taken, want %d", txn, n, want)
+		}
+	}
 	e.router.cfg.RetryWindow = time.Nanosecond
 	if n := taken(1); n != 20 {
 		t.Errorf("out of the retry window: %d taken", n)

@@ -220,3 +220,48 @@ func TestOldHomesThatCannotAnswer(t *testing.T) {
 		t.Errorf("the old home has left: %v", err)
 	}
 }
+
+// TestRetryAfterManyReplaced: of a collection that was dropped with many partitions, and made anew, all old homes are asked with one query, once while the session goes on, and the one that executed
+// a repeated write answers it.
+func TestRetryAfterManyReplaced(t *testing.T) {
+	e, servers := scriptEnv(t)
+	p, _ := shardkey.ParsePattern(mustMarshal(d("_id", "hashed")))
+	m := &catalog.Map{NS: e.db + ".c", V: 3, Key: &p, Hash: shardkey.HashName, UUID: catalog.NewUUID(),
+		Partitions: []catalog.Partition{{Range: shardkey.Even(1)[0], Backend: "b2", Physical: "c@3.0.0"}}}
+	for i := range 2 * fewHomes {
+		m.Retired = append(m.Retired, catalog.OldHome{Backend: "b0", Physical: catalog.PhysicalName("c", 1, 0, i), Marker: bson.Timestamp{T: 100, I: 5}, FlippedAt: time.Now()})
+	}
+	e.apply(m)
+	executedAt := partition.Home{Backend: "b0", DB: e.db, Physical: m.Retired[fewHomes].Physical}
+	servers[0].SetScript(recorded{executedAt, 7, map[int32]uint32{0: 1}}.answer)
+	asked := func() (n int) {
+		for _, c := range servers[0].Received() {
+			if c.DB != "config" {
+				continue
+			}
+			n++
+			if ids, _ := c.Body.Lookup("filter", "_id", "$in").Array().Values(); len(ids) != len(m.Retired) {
+				t.Errorf("%d homes were asked with one query, want %d", len(ids), len(m.Retired))
+			}
+		}
+		return n
+	}
+	if _, err := e.raw(retryable(insertOf(1), 8)); err != nil || asked() != 1 || len(writesOf(servers[2])) != 1 {
+		t.Fatalf("a new number: %v, asked %d times", err, asked())
+	}
+	for n := int64(9); n < 12; n++ {
+		if _, err := e.raw(retryable(insertOf(1), n)); err != nil || asked() != 1 {
+			t.Errorf("number %d: %v, asked %d times", n, err, asked())
+		}
+	}
+	servers[2].Forget()
+	if _, err := e.raw(retryable(insertOf(1), 7)); err != nil || asked() != 2 {
+		t.Fatalf("repeated: %v, asked %d times", err, asked())
+	}
+	at := writesOf(servers[0])
+	if len(at) != 1 || at[0].Body.Lookup("insert").StringValue() != executedAt.Physical || len(writesOf(servers[2])) != 0 {
+		t.Errorf("repeated: %v went to the old homes, %v to the new one", at, writesOf(servers[2]))
+	}
+	_, err := e.raw(retryable(insertOf(1), 6))
+	wantCode(t, "an older number", err, wire.TransactionTooOld)
+}

@@ -7,15 +7,21 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
+	"github.com/shardway/shardway/wire"
 )
 
 // defaultRetryWindow is Config.RetryWindow where that is 0.
 const defaultRetryWindow = 30 * time.Minute
 
-// maxHistories bounds what is kept of old homes' answers.
-const maxHistories = 100_000
+const (
+	// maxHistories bounds what is kept of old homes' answers.
+	maxHistories = 100_000
+	// fewHomes is how many old homes that concern all positions may be kept one by one; of more only the newest number is, and who repeats a write asks again.
+	fewHomes = 16
+)
 
 // oldSession is a derived session at an old home, up to a marker: a home that was renamed, and moved later, is an old one of two collections.
 type oldSession struct {
@@ -23,10 +29,19 @@ type oldSession struct {
 	marker bson.Timestamp
 }
 
+// wholeSession is a client's session at all the old homes of a version of a map that concern all positions: a drop may leave many.
+type wholeSession struct {
+	client sessionKey
+	ns     string
+	v      int64
+}
+
 // histories keeps the answers of old homes, which do not change any more. Its zero value is ready for use.
 type histories struct {
 	mu sync.Mutex
 	by map[oldSession]history
+	// whole is the newest transaction number that any of the homes has on record.
+	whole map[wholeSession]int64
 }
 
 func (h *histories) get(of oldSession) (history, bool) {
@@ -39,16 +54,34 @@ func (h *histories) get(of oldSession) (history, bool) {
 func (h *histories) put(of oldSession, x history) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.by == nil {
-		h.by = map[oldSession]history{}
+	h.by = putBounded(h.by, of, x)
+}
+
+func (h *histories) getWhole(of wholeSession) (newest int64, known bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	newest, known = h.whole[of]
+	return newest, known
+}
+
+func (h *histories) putWhole(of wholeSession, newest int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.whole = putBounded(h.whole, of, newest)
+}
+
+func putBounded[K comparable, V any](m map[K]V, k K, v V) map[K]V {
+	if m == nil {
+		m = map[K]V{}
 	}
-	for old := range h.by {
-		if len(h.by) < maxHistories {
+	for old := range m {
+		if len(m) < maxHistories {
 			break
 		}
-		delete(h.by, old)
+		delete(m, old)
 	}
-	h.by[of] = x
+	m[k] = v
+	return m
 }
 
 // retryWindow is how long after a flip a repeated write may still be one that the old home has on record.
@@ -59,110 +92,210 @@ func (r *Router) retryWindow() time.Duration {
 	return r.cfg.RetryWindow
 }
 
-// matters reports whether an old home's record may still answer a repeated write.
-func (r *Router) matters(old *partition.OldHome) bool { return time.Since(old.Since) < r.retryWindow() }
+func homeOf(c *partition.Collection, old *partition.OldHome) partition.Home {
+	return partition.Home{Backend: old.Backend, DB: c.DB, Physical: old.Physical}
+}
+
+func isWhole(old *partition.OldHome) bool { return old.Range == shardkey.Range{} }
+
+// wholeSession is the request's session at the old homes of c that concern all positions.
+func (q *Request) wholeSession(c *partition.Collection) wholeSession {
+	return wholeSession{q.clientSession(), c.NS, c.Map.V}
+}
 
 // passed reports whether it is known that the old homes of a collection that held pos have nothing on record which answers or refuses the write: the session's
 // newest number there is an older one. It asks nobody.
 func (r *Router) passed(q *Request, c *partition.Collection, pos shardkey.Position) bool {
+	window, whole := r.retryWindow(), false
 	for i := range c.Old {
 		old := &c.Old[i]
-		if !old.Range.Contains(pos) || !r.matters(old) {
-			continue
-		}
-		h, known := r.histories.get(oldSession{derive(q.clientSession(), homeOf(c, old)), old.Marker})
-		if !known || h.txn >= q.TxnNumber {
-			return false
+		switch {
+		case !old.Range.Contains(pos) || whole && isWhole(old) || !old.Matters(window):
+		case isWhole(old):
+			if newest, known := r.histories.getWhole(q.wholeSession(c)); !known || newest >= q.TxnNumber {
+				return false
+			}
+			whole = true
+		case r.hasLeft(old.Backend):
+		default:
+			h, known := r.histories.get(oldSession{derive(q.clientSession(), homeOf(c, old)), old.Marker})
+			if !known || h.txn >= q.TxnNumber {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-func homeOf(c *partition.Collection, old *partition.OldHome) partition.Home {
-	return partition.Home{Backend: old.Backend, DB: c.DB, Physical: old.Physical}
+// past is what a collection's old homes have on record of the session of one request.
+type past struct {
+	r     *Router
+	q     *Request
+	c     *partition.Collection
+	homes []*partition.OldHome
+	found []history
+	// each says that answers of homes that concern all positions are kept one by one.
+	each bool
 }
 
-// oldHome looks whether a retryable write, of which only old homes with one of the positions matter, was executed by an old home before its flip. It then returns
-// that home as a part to send the write to once more: its record answers. What an old home has on record after its last marker does not count. A transaction
-// number older than the newest on record is 225; an old home that cannot be asked is a retryable error.
-func (r *Router) oldHome(ctx context.Context, q *Request, c *partition.Collection, concerns func(shardkey.Range) bool, stmt int32) (*partition.Part, error) {
-	var homes []*partition.OldHome
+// past asks those of the old homes that concern a range which concerns accepts: each once for a session, all on one backend with one query. It returns nil if
+// what they have on record matters to none of the request's statements. An old home that cannot be asked is a retryable error.
+func (r *Router) past(ctx context.Context, q *Request, c *partition.Collection, concerns func(shardkey.Range) bool) (*past, error) {
+	p := &past{r: r, q: q, c: c}
+	window, whole := r.retryWindow(), 0
 	for i := range c.Old {
-		if old := &c.Old[i]; concerns(old.Range) && r.matters(old) {
-			homes = append(homes, old)
+		if old := &c.Old[i]; old.Matters(window) {
+			if isWhole(old) {
+				whole++
+			}
+			if concerns(old.Range) {
+				p.homes = append(p.homes, old)
+			}
 		}
 	}
-	if len(homes) == 0 {
+	if len(p.homes) == 0 {
 		return nil, nil
 	}
-	found, err := r.oldHistories(ctx, q, c, homes)
-	if err != nil {
+	if err := p.ask(ctx, whole); err != nil {
 		return nil, err
 	}
-	for i, h := range found {
-		home := homeOf(c, homes[i])
-		switch {
-		case q.TxnNumber < h.txn:
-			return nil, tooOld(q.TxnNumber, h.txn)
-		case q.TxnNumber > h.txn:
-			continue
-		case h.done == nil:
-			if h.done, err = executed(ctx, r.cfg.Backends.Get(home.Backend), h, homes[i].Marker); err != nil {
-				return nil, unasked(home.Backend, err)
-			}
-			r.histories.put(oldSession{derive(q.clientSession(), home), homes[i].Marker}, h)
-		}
-		if h.done[stmt] {
-			return &partition.Part{Home: home, Range: homes[i].Range}, nil
+	for _, h := range p.found {
+		if q.TxnNumber <= h.txn {
+			return p, nil
 		}
 	}
 	return nil, nil
 }
 
-// oldHistories returns what old homes have on record of a session, asking each once: one query a backend.
-func (r *Router) oldHistories(ctx context.Context, q *Request, c *partition.Collection, homes []*partition.OldHome) ([]history, error) {
-	all := make([]history, len(homes))
-	ask := map[string][]int{}
-	for i, old := range homes {
-		id := derive(q.clientSession(), homeOf(c, old))
-		if r.hasLeft(old.Backend) {
-			all[i].txn = -1 // it stayed for the retry window
+// ask finds the homes' histories; whole is how many homes of the collection there are that concern all positions.
+func (p *past) ask(ctx context.Context, whole int) error {
+	r, q := p.r, p.q
+	p.found, p.each = make([]history, len(p.homes)), whole <= fewHomes
+	newest, known := r.histories.getWhole(q.wholeSession(p.c))
+	passed := known && newest < q.TxnNumber
+	type question struct {
+		b     *backend.Backend
+		which []int
+		ids   []sessionKey
+	}
+	ask := map[string]*question{}
+	all := true // of those that concern all positions are asked, or have been
+	for i, old := range p.homes {
+		b := r.cfg.Backends.Get(old.Backend)
+		id := derive(q.clientSession(), homeOf(p.c, old))
+		if isWhole(old) {
+			whole--
+		}
+		switch {
+		case passed && isWhole(old), b == nil && r.hasLeft(old.Backend): // it stayed for the retry window
+			p.found[i].txn = -1
 			continue
+		case b == nil:
+			return unasked(old.Backend, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", old.Backend))
 		}
 		if alone, err := r.standalone(ctx, old.Backend); err != nil {
-			return nil, unasked(old.Backend, err)
+			return unasked(old.Backend, err)
 		} else if alone {
-			all[i] = r.retries.history(id)
+			p.found[i] = r.retries.history(id)
+			all = all && !isWhole(old) // a ledger goes on
 			continue
 		}
 		var known bool
-		if all[i], known = r.histories.get(oldSession{id, old.Marker}); !known {
-			ask[old.Backend] = append(ask[old.Backend], i)
+		if p.found[i], known = r.histories.get(oldSession{id, old.Marker}); known {
+			continue
 		}
+		if ask[old.Backend] == nil {
+			ask[old.Backend] = &question{b: b}
+		}
+		a := ask[old.Backend]
+		a.which, a.ids = append(a.which, i), append(a.ids, id)
 	}
-	for backendID, which := range ask {
-		ids := make([]sessionKey, len(which))
+	for backendID, a := range ask {
 		var after bson.Timestamp
-		for j, i := range which {
-			ids[j] = derive(q.clientSession(), homeOf(c, homes[i]))
-			if homes[i].Marker.After(after) {
-				after = homes[i].Marker
+		for _, i := range a.which {
+			if p.homes[i].Marker.After(after) {
+				after = p.homes[i].Marker
 			}
 		}
-		found, err := askSessions(ctx, r.cfg.Backends.Get(backendID), ids, after)
+		found, err := askSessions(ctx, a.b, a.ids, after)
 		if err != nil {
-			return nil, unasked(backendID, err)
+			return unasked(backendID, err)
 		}
-		for j, i := range which {
-			h, ok := found[ids[j]]
+		for j, i := range a.which {
+			h, ok := found[a.ids[j]]
 			if !ok {
 				h = history{txn: -1}
 			}
-			all[i] = h
-			r.histories.put(oldSession{ids[j], homes[i].Marker}, h)
+			p.found[i] = h
+			p.keep(i)
 		}
 	}
-	return all, nil
+	if all && whole == 0 && !passed {
+		p.keepWhole()
+	}
+	return nil
+}
+
+func (p *past) keep(i int) {
+	if old := p.homes[i]; p.each || !isWhole(old) {
+		p.r.histories.put(oldSession{derive(p.q.clientSession(), homeOf(p.c, old)), old.Marker}, p.found[i])
+	}
+}
+
+// keepWhole keeps the newest number that homes which concern all positions have on record, if there are any.
+func (p *past) keepWhole() {
+	newest, any := int64(-1), false
+	for i, h := range p.found {
+		if isWhole(p.homes[i]) {
+			newest, any = max(newest, h.txn), true
+		}
+	}
+	if any {
+		p.r.histories.putWhole(p.q.wholeSession(p.c), newest)
+	}
+}
+
+// home returns the old home that executed a statement, of which only homes with one of the positions matter, before its flip: as a part to send the write to once more, whose
+// record answers. What an old home has on record after its last marker does not count. A transaction number older than the newest on record is 225.
+func (p *past) home(ctx context.Context, concerns func(shardkey.Range) bool, stmt int32) (*partition.Part, error) {
+	if p == nil {
+		return nil, nil
+	}
+	for i := range p.found {
+		h, old := &p.found[i], p.homes[i]
+		if p.q.TxnNumber > h.txn || !concerns(old.Range) {
+			continue
+		}
+		if p.q.TxnNumber < h.txn {
+			return nil, tooOld(p.q.TxnNumber, h.txn)
+		}
+		home := homeOf(p.c, old)
+		if h.done == nil {
+			b := p.r.cfg.Backends.Get(home.Backend)
+			if b == nil {
+				return nil, unasked(home.Backend, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", home.Backend))
+			}
+			done, err := executed(ctx, b, *h, old.Marker)
+			if err != nil {
+				return nil, unasked(home.Backend, err)
+			}
+			h.done = done
+			p.keep(i)
+		}
+		if h.done[stmt] {
+			return &partition.Part{Home: home, Range: old.Range}, nil
+		}
+	}
+	return nil, nil
+}
+
+// oldHome is past and home for one statement.
+func (r *Router) oldHome(ctx context.Context, q *Request, c *partition.Collection, concerns func(shardkey.Range) bool, stmt int32) (*partition.Part, error) {
+	p, err := r.past(ctx, q, c, concerns)
+	if err != nil {
+		return nil, err
+	}
+	return p.home(ctx, concerns, stmt)
 }
 
 // hasLeft reports whether a backend is no part of the fleet any more.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
@@ -13,12 +14,25 @@ func (b *writeBatch) divert(ctx context.Context, c *partition.Collection, groups
 	if !b.q.retryable() || len(c.Old) == 0 {
 		return groups, nil
 	}
+	var each []func(shardkey.Range) bool
+	for _, g := range groups {
+		for _, s := range g.stmts {
+			each = append(each, s.concerns(c, g.part))
+		}
+	}
+	past, err := b.r.past(ctx, b.q, c, func(r shardkey.Range) bool {
+		return slices.ContainsFunc(each, func(concerns func(shardkey.Range) bool) bool { return concerns(r) })
+	})
+	if err != nil || past == nil {
+		return groups, err
+	}
 	var out []group
 	for _, g := range groups {
 		kept := group{part: g.part}
 		old := map[partition.Home]int{}
 		for _, s := range g.stmts {
-			p, err := b.r.oldHome(ctx, b.q, c, s.concerns(c, g.part), s.id)
+			p, err := past.home(ctx, each[0], s.id)
+			each = each[1:]
 			if err != nil {
 				return nil, err
 			}

@@ -98,7 +98,7 @@ func gated(c *partition.Collection) []*partition.Part {
 // runEdit is a change from the record to the flip.
 func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partition.Collection, e *edit, try int) error {
 	if err := s.awaitGone(ctx, homesOfParts(gated(c))); err != nil {
-		return err
+		return retryable{err}
 	}
 	// Whoever had the namespace before may have changed it since it was looked at.
 	now, err := s.current(ctx, c.NS)
@@ -120,15 +120,18 @@ func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partiti
 	if err := s.primaryStands(ctx, c); err != nil {
 		return err
 	}
+	// The marker first: what the check finds nothing of was not written before it, so no old home's record can answer for it.
+	old, err := s.replaced(ctx, rec, e.m, gated(c))
+	if err != nil {
+		return err
+	}
 	if e.check != nil {
 		if err := e.check(ctx); err != nil {
 			return err
 		}
 	}
 	if !e.fresh {
-		if err := s.remember(ctx, rec, e.m, gated(c)); err != nil {
-			return err
-		}
+		e.m.Retired = newest(old, e.m.Retired)
 	}
 	// Whether the insert happened must be found out, whatever becomes of the request.
 	err = s.owner().Flip(context.WithoutCancel(ctx), rec, e.m)

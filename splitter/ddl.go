@@ -18,7 +18,7 @@ const kindDDL = "ddl"
 // one finishes the command or undoes it. The caller is inside the parts' gates. It does not wait for a reshape of the collection: that brings to its outputs what its
 // inputs were given. One DDL command of a collection runs at a time.
 func (s *Splitter) Everywhere(ctx context.Context, ns string, parts []*partition.Part, command bson.Raw, do func(context.Context) error) error {
-	if err := s.awaitSettled(ctx, ns); err != nil {
+	if err := s.awaitSettled(ctx, ns, len(parts) < 2); err != nil {
 		return err
 	}
 	if len(parts) < 2 {

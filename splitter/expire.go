@@ -3,6 +3,7 @@ package splitter
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -15,41 +16,49 @@ import (
 // expireLike gives the indexes of a flipped reshape's outputs the time after which documents expire, as the inputs' have it: outputs are made without. One that has got such a time
 // meanwhile keeps it. It may be done again; until it is done no DDL command of the namespace runs (awaitSettled), so that none is undone by it.
 func (s *Splitter) expireLike(ctx context.Context, rec *catalog.Reshape) error {
-	if len(rec.Inputs) == 0 || len(rec.Outputs) == 0 || s.cfg.Backends.Get(rec.Inputs[0].Backend) == nil {
+	if len(rec.Inputs) == 0 || len(rec.Outputs) == 0 || !copies(rec.Kind) || s.cfg.Backends.Get(rec.Inputs[0].Backend) == nil {
 		return nil
 	}
-	like, err := s.indexesOf(ctx, rec.NS, rec.Inputs[0])
+	all, err := s.indexesOf(ctx, rec.NS, rec.Inputs[0])
 	if err != nil {
 		return err
 	}
-	for _, ix := range like {
-		after := field(ix, "expireAfterSeconds")
-		if after == nil {
-			continue
+	like := map[any]any{}
+	for _, ix := range all {
+		if after := field(ix, "expireAfterSeconds"); after != nil {
+			like[field(ix, "name")] = after
 		}
-		for _, h := range rec.Outputs {
-			if err := s.expire(ctx, rec.NS, h, field(ix, "name"), after); err != nil {
-				return err
-			}
+	}
+	if len(like) == 0 {
+		return nil
+	}
+	for _, h := range rec.Outputs {
+		if err := s.expire(ctx, rec.NS, h, like); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// expire gives the index of that name at h an expiry if it is there and has none. An error says that it is not known whether it has one.
-func (s *Splitter) expire(ctx context.Context, ns string, h catalog.RecordedHome, name, after any) error {
+// copies reports whether changes of that kind fill outputs that are made without an expiry.
+func copies(kind string) bool { return kind == "split" || kind == "move" || kind == "merge" }
+
+// expire gives the indexes at h that have no expiry the one that like has for their names. An error says that it is not known whether they have it.
+func (s *Splitter) expire(ctx context.Context, ns string, h catalog.RecordedHome, like map[any]any) error {
 	have, err := s.indexesOf(ctx, ns, h)
 	if err != nil {
 		return err
 	}
 	for _, ix := range have {
-		if field(ix, "name") != name || field(ix, "expireAfterSeconds") != nil {
+		name := field(ix, "name")
+		after := like[name]
+		if after == nil || field(ix, "expireAfterSeconds") != nil {
 			continue
 		}
 		_, err := s.run(ctx, recordedHome(ns, h), bson.D{{Key: "collMod", Value: h.Physical},
 			{Key: "index", Value: bson.D{{Key: "name", Value: name}, {Key: "expireAfterSeconds", Value: after}}}, majority})
 		var we *wire.Error
-		if errors.As(err, &we) && !unreached(we) {
+		if errors.As(err, &we) && !unreached(we) && we.Code != wire.LockTimeout && we.Code != wire.Interrupted {
 			s.log.Warn().Err(err).Str("ns", ns).Str("backend", h.Backend).Str("physical", h.Physical).Msg("an index could not be given its expiry; collMod does it")
 			err = nil // it would be refused for good
 		}
@@ -75,26 +84,50 @@ func recordedHome(ns string, h catalog.RecordedHome) partition.Home {
 	return partition.Home{Backend: h.Backend, DB: db, Physical: h.Physical}
 }
 
-// awaitSettled waits, if the newest map of ns is a flip of which not all has been done that follows at once, until it has: by its owner, or by who takes it over.
-func (s *Splitter) awaitSettled(ctx context.Context, ns string) error {
+const (
+	// settleWait is how long a DDL command waits for what follows a flip, settleRead for the catalog if it can do without.
+	settleWait = 30 * time.Second
+	settleRead = 2 * time.Second
+)
+
+// awaitSettled waits, if the newest map of ns is a flip of which not all has been done that follows at once, until it has: by its owner, or by who takes it over. With
+// lenient a catalog that cannot be reached is no error.
+func (s *Splitter) awaitSettled(ctx context.Context, ns string, lenient bool) error {
 	c := s.cfg.Table.View().Collection(ns)
 	if c == nil || c.Map == nil || c.Map.Reshape.IsZero() {
 		return nil
 	}
+	if id, ok := s.settled.Load(ns); ok && id == c.Map.Reshape {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, settleWait, wire.Errorf(wire.LockTimeout,
+		"the last change of the partitions of %s is not finished, since a backend that it concerns cannot be reached; try again later", ns))
+	defer cancel()
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		all, err := s.cfg.Catalog.Reshapes(ctx)
-		if err != nil {
+		settled, err := s.isSettled(ctx, c.Map.Reshape, lenient)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil && lenient:
+			return nil
+		case err != nil:
 			return err
-		}
-		open := false
-		for i := range all {
-			open = open || all[i].ID == c.Map.Reshape && all[i].Phase == catalog.Closing
-		}
-		if !open {
+		case settled:
+			s.settled.Store(ns, c.Map.Reshape)
 			return nil
 		}
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
 	}
+}
+
+func (s *Splitter) isSettled(ctx context.Context, id catalog.ID, lenient bool) (bool, error) {
+	if lenient {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, settleRead)
+		defer cancel()
+	}
+	all, err := s.cfg.Catalog.Reshapes(ctx)
+	return !slices.ContainsFunc(all, func(r catalog.Reshape) bool { return r.ID == id && r.Phase != catalog.Retiring }), err
 }

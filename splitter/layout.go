@@ -3,7 +3,6 @@ package splitter
 import (
 	"context"
 	"slices"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -197,7 +196,7 @@ func (s *Splitter) nothingAt(ctx context.Context, h partition.Home) error {
 func (s *Splitter) nextMap(c *partition.Collection) *catalog.Map {
 	m := &catalog.Map{NS: c.NS, V: 1, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID()}
 	for _, o := range c.Old {
-		if time.Since(o.Since) < s.cfg.RetryWindow {
+		if o.Matters(s.cfg.RetryWindow) {
 			m.Retired = append(m.Retired, o.OldHome)
 		}
 	}

@@ -51,7 +51,7 @@ func sharded(t *testing.T, parts int) *partition.Collection {
 		t.Fatal(err)
 	}
 	m := &catalog.Map{NS: "db.c", V: 7, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID(), Key: &key, Hash: shardkey.HashName,
-		Retired: []catalog.OldHome{{Backend: "b1", Physical: "c@1.0.0", FlippedAt: time.Now().Add(-48 * time.Hour)}, {Backend: "b1", Physical: "c", FlippedAt: time.Now().Add(48 * time.Hour)}}}
+		Retired: []catalog.OldHome{{Backend: "b1", Physical: "c@1.0.0", FlippedAt: time.Now().Add(-12 * time.Hour)}, {Backend: "b1", Physical: "c", FlippedAt: time.Now().Add(12 * time.Hour)}}}
 	for i, r := range shardkey.Even(parts) {
 		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b1", Physical: catalog.PhysicalName("c", 2, 0, i), Birth: bson.Timestamp{T: 3}})
 	}

@@ -189,7 +189,7 @@ func (s *Splitter) switchOnce(ctx context.Context, db, from, to string, try int)
 
 func (s *Splitter) runSwitch(ctx context.Context, rec *catalog.Reshape, db, from, to string, try int) error {
 	if err := s.awaitGone(ctx, []partition.Home{{Backend: from}}); err != nil {
-		return err
+		return retryable{err}
 	}
 	if err := s.cfg.Catalog.Refresh(ctx); err != nil {
 		return retryable{err}

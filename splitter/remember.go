@@ -16,12 +16,14 @@ import (
 )
 
 // maxRemembered bounds the old homes in a map that changes without a copy have replaced: who drops and makes a collection again and again, as test suites do, does not have
-// its map grow for the whole retry window. Those of the last change are all kept.
+// its map grow for the whole retry window. Those of the last change are all kept; where
+// they are many, what an earlier one replaced is forgotten, and the repetition of a write that only that has on record would be done again.
 const maxRemembered = 256
 
-// remember puts the homes that m, which is about to be inserted, does not name any more into its old homes, with the time of a marker on their backends: a write that they
-// have on record, and that is repeated, is not applied again in what takes their place. The gates must be closed, and answered.
-func (s *Splitter) remember(ctx context.Context, rec *catalog.Reshape, m *catalog.Map, parts []*partition.Part) error {
+// replaced are the homes that m, which is about to be inserted, does not name any more, each with the time of a marker on its backend: as old homes of m they answer for what
+// they have on record, so that it is not applied again in what takes their place. The gates must be closed, and answered. Whether there is anything in those homes is to be
+// looked at after this: a write that arrives late, once its client's connection is cut, comes before the marker and is seen, or behind it and does not count.
+func (s *Splitter) replaced(ctx context.Context, rec *catalog.Reshape, m *catalog.Map, parts []*partition.Part) ([]catalog.OldHome, error) {
 	var replaced []catalog.OldHome
 	times := map[string]*bson.Timestamp{}
 	for _, p := range parts {
@@ -32,7 +34,7 @@ func (s *Splitter) remember(ctx context.Context, rec *catalog.Reshape, m *catalo
 		times[p.Backend] = new(bson.Timestamp)
 	}
 	if len(replaced) == 0 {
-		return nil
+		return nil, nil
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -49,14 +51,13 @@ func (s *Splitter) remember(ctx context.Context, rec *catalog.Reshape, m *catalo
 	}
 	wg.Wait()
 	if failed != nil {
-		return retryable{failed}
+		return nil, retryable{failed}
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	for i := range replaced {
 		replaced[i].Marker, replaced[i].FlippedAt = *times[replaced[i].Backend], now
 	}
-	m.Retired = newest(replaced, m.Retired)
-	return nil
+	return replaced, nil
 }
 
 // newest are old homes, those of the last change first, of which earlier ones are forgotten when they are too many.

@@ -99,7 +99,7 @@ func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget b
 
 func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarget bool, try int) error {
 	if err := s.awaitGone(ctx, homesOfParts(append(slices.Clone(gated(source.c)), gated(target.c)...))); err != nil {
-		return err
+		return retryable{err}
 	}
 	for _, x := range []*side{source, target} {
 		now, err := s.current(ctx, x.c.NS)
@@ -119,11 +119,19 @@ func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarg
 			return err
 		}
 	}
+	var old [2][]catalog.OldHome
+	for i, x := range []*side{source, target} {
+		var err error
+		if old[i], err = s.replaced(ctx, x.rec, x.m, gated(x.c)); err != nil {
+			return err
+		}
+	}
 	if err := s.renamable(ctx, source.c, target, dropTarget); err != nil {
 		return err
 	}
-	if err := s.rememberRenamed(ctx, source, target); err != nil {
-		return err
+	source.m.Retired = newest(old[0], source.m.Retired)
+	if target.replaced {
+		target.m.Retired = newest(old[1], target.m.Retired)
 	}
 	err := s.cfg.Catalog.InsertMaps(context.WithoutCancel(ctx), source.m, target.m)
 	if errors.Is(err, catalog.ErrMapExists) {
@@ -137,7 +145,7 @@ func (s *Splitter) renamed(source, target *side) {
 	taken, gone := s.nextMap(target.c), s.nextMap(source.c)
 	taken.Key = source.c.Key
 	wholly(taken.Retired) // of another key, perhaps
-	taken.Retired = append(slices.Clone(gone.Retired), taken.Retired...)
+	taken.Retired = append(taken.Retired, gone.Retired...)
 	for _, p := range source.c.Parts {
 		taken.Partitions = append(taken.Partitions, catalog.Partition{Range: p.Range, Backend: p.Backend, Physical: p.Physical, Birth: p.Info.Birth})
 	}
@@ -170,14 +178,6 @@ func (s *Splitter) renamable(ctx context.Context, source *partition.Collection, 
 	}
 	target.replaced = info.exists
 	return nil
-}
-
-// rememberRenamed has both maps remember what their names meant until now.
-func (s *Splitter) rememberRenamed(ctx context.Context, source, target *side) error {
-	if err := s.remember(ctx, source.rec, source.m, gated(source.c)); err != nil || !target.replaced {
-		return err
-	}
-	return s.remember(ctx, target.rec, target.m, gated(target.c))
 }
 
 // lockBoth takes the locks of two namespaces, always in the same order.

@@ -88,6 +88,8 @@ type Splitter struct {
 	dropped chan struct{}
 	// emptyTs says, by backend, whether it knows bypassEmptyTsReplacement.
 	emptyTs sync.Map
+	// settled says, by namespace, of which reshape it is known that all is done that follows its flip at once.
+	settled sync.Map
 	// ctx ends with Close; wg counts what drains retired homes.
 	ctx  context.Context
 	stop context.CancelFunc
