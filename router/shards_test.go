@@ -112,6 +112,16 @@ func TestShardsJoinAndLeave(t *testing.T) {
 	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" || got.Remaining.Chunks != 0 || got.Remaining.DBs != 0 {
 		t.Errorf("empty: %+v", got)
 	}
+	// Another machine's clock does not make it sooner.
+	if err := p.catalog.SetDrained(ctx, "shard0000", time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.catalog.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" {
+		t.Errorf("at once, by another clock: %+v", got)
+	}
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		got := p.removeShard(t, "shard0000")
 		if got.State == "completed" {
