@@ -92,16 +92,17 @@ func (r *Router) presentHome(ctx context.Context, q *Request, b *backend.Backend
 	return nil, nil
 }
 
-// askSessions reads what a backend has on record of sessions: their newest transaction numbers. after, if not zero, is a time that the answer must include.
+// askSessions reads what a backend has on record of sessions: their newest transaction numbers. after, if not zero, is a time that the answer must include, and what it tells is
+// there to stay. Otherwise it tells what the primary has, so that a write that others can already see is told of: who goes by that sends his to that home, which knows the rest.
 func askSessions(ctx context.Context, b *backend.Backend, ids []sessionKey, after bson.Timestamp) (map[sessionKey]history, error) {
 	uid := sessionUID(b)
 	in := make(bson.A, 0, len(ids))
 	for _, id := range ids {
 		in = append(in, bson.D{{Key: "id", Value: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]}}, {Key: "uid", Value: uid}})
 	}
-	concern := bson.D{{Key: "level", Value: "majority"}}
+	concern := bson.D{{Key: "level", Value: "local"}}
 	if !after.IsZero() {
-		concern = append(concern, bson.E{Key: "afterClusterTime", Value: after})
+		concern = bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: after}}
 	}
 	body, err := b.Run(ctx, "config", bson.D{
 		{Key: "find", Value: "transactions"}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},

@@ -174,6 +174,10 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 		if err != nil {
 			return nil, searchError{err}
 		}
+		// Asked when a document has been found: that the first try, at another proxy, did not show until then, has this one find the document that it found, in whose home it is on record.
+		if repeated, err := w.recorded(ctx, rec); err != nil || repeated {
+			return nil, err
+		}
 		if cand != nil {
 			if refused := w.search.op.check(w.c.Key, cand.key); refused != nil {
 				return refused, nil
@@ -254,7 +258,7 @@ func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (
 	return a, nil
 }
 
-// recall repeats a retryable write at the document that this process chose for it before; the home's record, or the ledger, then answers.
+// recall repeats a retryable write at the document that this process chose for it before, if it did; the home's record, or the ledger, then answers.
 func (w *singleWrite) recall(ctx context.Context, rec *retryRecord) (repeated bool, err error) {
 	if rec == nil {
 		return false, nil
@@ -265,6 +269,14 @@ func (w *singleWrite) recall(ctx context.Context, rec *retryRecord) (repeated bo
 			a, err := w.apply(rec, ch, p)
 			return a.hit && w.done, err
 		}
+	}
+	return false, nil
+}
+
+// recorded repeats a retryable write at the home that has it on record, if one has.
+func (w *singleWrite) recorded(ctx context.Context, rec *retryRecord) (repeated bool, err error) {
+	if rec == nil {
+		return false, nil
 	}
 	home, err := w.r.anyHome(ctx, w.q, w.c, w.stmt)
 	if err != nil || home == nil {
