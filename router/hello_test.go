@@ -181,7 +181,7 @@ func TestDriverConnects(t *testing.T) {
 		options.Client().SetCompressors([]string{"snappy", "zlib"}).SetAppName("shardway tests"),
 		options.Client().SetServerAPIOptions(options.ServerAPI(options.ServerAPIVersion1).SetStrict(true)),
 	} {
-		c, err := mongo.Connect(opts.ApplyURI("mongodb://" + e.addr + "/").SetServerSelectionTimeout(10 * time.Second))
+		c, err := mongo.Connect(opts.ApplyURI("mongodb://" + e.addr + "/").SetServerSelectionTimeout(30 * time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,7 @@ func startProxy(t *testing.T, n int, spare ...int) *proxy {
 
 func connect(t *testing.T, uri string) *mongo.Client {
 	t.Helper()
-	c, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(10 * time.Second))
+	c, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(30 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func newWriteEnv(t *testing.T, uris map[string]string, change ...func(*backend.C
 
 func connect(t *testing.T, uri string) *mongo.Client {
 	t.Helper()
-	c, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(10 * time.Second))
+	c, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(30 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
