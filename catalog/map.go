@@ -61,7 +61,7 @@ type Map struct {
 	Burnt bool
 	// Reshape is the id of the reshape that ended with this version; zero for other changes.
 	Reshape bson.ObjectID
-	// Retired are the old homes within the retry window, newest flip first.
+	// Retired are the old homes within the retry window, those of the newest change first.
 	Retired []OldHome
 	// Created is when the version was made, by its maker's clock.
 	Created time.Time

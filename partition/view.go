@@ -50,7 +50,7 @@ type Collection struct {
 	Parts []*Part
 	// Absent is the gate of a dropped collection: who answers that it does not exist passes it, since making it anew closes it. Nil for all others.
 	Absent *Part
-	// Old are the homes that the map remembers its changes to have replaced, newest first: Map.Retired.
+	// Old are the homes that the map remembers its changes to have replaced: Map.Retired.
 	Old []OldHome
 }
 

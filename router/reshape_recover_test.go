@@ -89,6 +89,28 @@ func (p *proxy) flippedBy(t *testing.T, m *catalog.Map, reshape bson.ObjectID) *
 	return &next
 }
 
+// leftAfterFlip makes db.c as a process leaves it that ended right after the flip of a move: documents expire after a minute in the input, and after has seconds (0: never) in the output.
+func (p *proxy) leftAfterFlip(t *testing.T, has int32) (m *catalog.Map, input, output string) {
+	t.Helper()
+	p.shard(t, "db.c", "k", 1)
+	m = p.catalog.Snapshot().Map("db.c")
+	input, output = "c@fffff.0.0", m.Partitions[0].Physical
+	for name, after := range map[string]int32{input: 60, output: has} {
+		if _, err := p.direct.Database("db").Collection(name).Indexes().CreateOne(t.Context(), ttl(after)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := bson.NewObjectID()
+	m = p.flippedBy(t, m, id)
+	rec := catalog.Reshape{ID: id, NS: "db.c", Kind: "move", Closings: []catalog.RecordedClosing{{Backend: "b1", ID: bson.NewObjectID()}}, Owner: bson.NewObjectID(), Server: "gone", Phase: catalog.Closing, EndV: m.V,
+		Inputs:  []catalog.RecordedHome{{Backend: "b1", Physical: input}},
+		Outputs: []catalog.RecordedHome{{Backend: "b1", Physical: output}}}
+	if err := p.catalog.InsertReshape(t.Context(), &rec); err != nil {
+		t.Fatal(err)
+	}
+	return m, input, output
+}
+
 // What a process that ended right after the flip left to do is done before a DDL command of the collection runs, and does not undo one.
 func TestRecoveredExpiryUndoesNothing(t *testing.T) {
 	for _, tt := range []struct {
@@ -99,23 +121,7 @@ func TestRecoveredExpiryUndoesNothing(t *testing.T) {
 	}{{"changed before", 3600, false, 3600}, {"taken away meanwhile", 0, true, -1}} {
 		p := startProxy(t, 1)
 		ctx := t.Context()
-		p.shard(t, "db.c", "k", 1)
-		m := p.catalog.Snapshot().Map("db.c")
-		db := p.direct.Database("db")
-		const input = "c@fffff.0.0"
-		output, id := m.Partitions[0].Physical, bson.NewObjectID()
-		for name, after := range map[string]int32{input: 60, output: tt.has} {
-			if _, err := db.Collection(name).Indexes().CreateOne(ctx, ttl(after)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		m = p.flippedBy(t, m, id)
-		rec := catalog.Reshape{ID: id, NS: "db.c", Kind: "move", Owner: bson.NewObjectID(), Server: "gone", Phase: catalog.Closing, EndV: m.V,
-			Inputs:  []catalog.RecordedHome{{Backend: "b1", Physical: input}},
-			Outputs: []catalog.RecordedHome{{Backend: "b1", Physical: output}}}
-		if err := p.catalog.InsertReshape(ctx, &rec); err != nil {
-			t.Fatal(err)
-		}
+		_, _, output := p.leftAfterFlip(t, tt.has)
 		if indexes := p.client.Database("db").Collection("c").Indexes(); tt.anew {
 			if err := indexes.DropOne(ctx, "t_1"); err != nil {
 				t.Fatal(err)
@@ -135,29 +141,12 @@ func TestRecoveredExpiryUndoesNothing(t *testing.T) {
 func TestRecoverRollsForward(t *testing.T) {
 	p := startProxy(t, 1)
 	ctx := t.Context()
-	p.shard(t, "db.c", "k", 1)
-	m := p.catalog.Snapshot().Map("db.c")
-	db := p.direct.Database("db")
-	const input = "c@fffff.0.0"
-	if _, err := db.Collection(input).Indexes().CreateOne(ctx, ttl(60)); err != nil {
-		t.Fatal(err)
-	}
-	output, id := m.Partitions[0].Physical, bson.NewObjectID()
-	if _, err := db.Collection(output).Indexes().CreateOne(ctx, ttl(0)); err != nil {
-		t.Fatal(err)
-	}
-	m = p.flippedBy(t, m, id)
-	rec := catalog.Reshape{ID: id, NS: "db.c", Kind: "move", Closings: []catalog.RecordedClosing{{Backend: "b1", ID: bson.NewObjectID()}}, Owner: bson.NewObjectID(), Server: "gone", Phase: catalog.Closing, EndV: m.V,
-		Inputs:  []catalog.RecordedHome{{Backend: "b1", Physical: input}},
-		Outputs: []catalog.RecordedHome{{Backend: "b1", Physical: output}}}
-	if err := p.catalog.InsertReshape(ctx, &rec); err != nil {
-		t.Fatal(err)
-	}
+	m, input, output := p.leftAfterFlip(t, 0)
 	p.settled(t)
 	if got := p.expiry(t, output); got != 60 {
 		t.Errorf("documents expire after %d s, want 60", got)
 	}
-	if names, err := db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: input}}); err != nil || len(names) != 0 {
+	if names, err := p.direct.Database("db").ListCollectionNames(ctx, bson.D{{Key: "name", Value: input}}); err != nil || len(names) != 0 {
 		t.Errorf("the input is left: %v, %v", names, err)
 	}
 	var floor protocol.Floor

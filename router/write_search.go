@@ -174,7 +174,8 @@ func (w *singleWrite) run(ctx context.Context) (*wire.Error, error) {
 		if err != nil {
 			return nil, searchError{err}
 		}
-		// Asked when a document has been found: that the first try, at another proxy, did not show until then, has this one find the document that it found, in whose home it is on record.
+		// Now and not before the search: a first try at another proxy that the search could already see is on record by now, and one that it could not has found the same
+		// document, in whose home the session decides.
 		if repeated, err := w.recorded(ctx, rec); err != nil || repeated {
 			return nil, err
 		}

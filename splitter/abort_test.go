@@ -32,13 +32,7 @@ func newAbortWorld(t *testing.T, atPhase func(w *world, phase string), more ...f
 	if err := w.store.CreateDatabase(t.Context(), "db", "b1"); err != nil {
 		t.Fatal(err)
 	}
-	key, err := shardkey.ParsePattern(bson.Raw(mustMarshal(t, bson.D{{Key: "k", Value: "hashed"}})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.split.ShardCollection(t.Context(), "db.c", key, 1); err != nil {
-		t.Fatal(err)
-	}
+	w.shard(t, "k", 1)
 	for i := range abortDocs {
 		if _, err := w.b.Client().Database("db").Collection(w.home()).InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "v", Value: 1}}); err != nil {
 			t.Fatal(err)

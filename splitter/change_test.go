@@ -20,6 +20,7 @@ import (
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/splitter"
 )
 
@@ -141,6 +142,18 @@ func newWorld(t *testing.T, change func(*splitter.Config)) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// shard shards db.c by a field.
+func (w *world) shard(t *testing.T, field string, parts int) {
+	t.Helper()
+	key, err := shardkey.ParsePattern(bson.Raw(mustMarshal(t, bson.D{{Key: field, Value: "hashed"}})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.split.ShardCollection(t.Context(), "db.c", key, parts); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A change of a map whose insert was not answered in time is told as what it was, and finished: here, done.

@@ -33,13 +33,7 @@ func TestEmptyTimestampsAreCopied(t *testing.T) {
 	if _, err := c.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "ts", Value: bson.Timestamp{}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	key, err := shardkey.ParsePattern(mustMarshal(t, bson.D{{Key: "_id", Value: "hashed"}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.split.ShardCollection(t.Context(), "db.c", key, 0); err != nil {
-		t.Fatal(err)
-	}
+	w.shard(t, "_id", 0)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := w.split.Split(ctx, "db.c", shardkey.Position(1<<63)); err != nil {

@@ -101,7 +101,7 @@ func (s *Splitter) awaitSettled(ctx context.Context, ns string, lenient bool) er
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWait, wire.Errorf(wire.LockTimeout,
-		"the last change of the partitions of %s is not finished, since a backend that it concerns cannot be reached; try again later", ns))
+		"the last change of the partitions of %s is not finished yet: a backend that it concerns may be out of reach; try again later", ns))
 	defer cancel()
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		settled, err := s.isSettled(ctx, c.Map.Reshape, lenient)

@@ -24,13 +24,7 @@ func TestSplitOfWhatWasSplitMeanwhile(t *testing.T) {
 	if _, err := c.InsertMany(t.Context(), docs); err != nil {
 		t.Fatal(err)
 	}
-	key, err := shardkey.ParsePattern(mustMarshal(t, bson.D{{Key: "_id", Value: "hashed"}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.split.ShardCollection(t.Context(), "db.c", key, 0); err != nil {
-		t.Fatal(err)
-	}
+	w.shard(t, "_id", 0)
 	done := make(chan error, 2)
 	for range cap(done) {
 		go func() { done <- w.split.SplitMedian(t.Context(), "db.c", shardkey.Position(1)) }()

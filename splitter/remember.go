@@ -16,8 +16,8 @@ import (
 )
 
 // maxRemembered bounds the old homes in a map that changes without a copy have replaced: who drops and makes a collection again and again, as test suites do, does not have
-// its map grow for the whole retry window. Those of the last change are all kept; where
-// they are many, what an earlier one replaced is forgotten, and the repetition of a write that only that has on record would be done again.
+// its map grow for the whole retry window. Those of the last change are all kept; where they are many, what an earlier one replaced is forgotten, and the repetition of a write
+// that only that has on record would be done again.
 const maxRemembered = 256
 
 // replaced are the homes that m, which is about to be inserted, does not name any more, each with the time of a marker on its backend: as old homes of m they answer for what
