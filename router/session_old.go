@@ -182,7 +182,6 @@ func (p *past) ask(ctx context.Context, whole int) error {
 	all := true // of those that concern all positions are asked, or have been
 	for i, old := range p.homes {
 		b := r.cfg.Backends.Get(old.Backend)
-		id := derive(q.clientSession(), homeOf(p.c, old))
 		if isWhole(old) {
 			whole--
 		}
@@ -193,6 +192,7 @@ func (p *past) ask(ctx context.Context, whole int) error {
 		case b == nil:
 			return unasked(old.Backend, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", old.Backend))
 		}
+		id := derive(q.clientSession(), homeOf(p.c, old))
 		if alone, err := r.standalone(ctx, old.Backend); err != nil {
 			return unasked(old.Backend, err)
 		} else if alone {
@@ -236,6 +236,7 @@ func (p *past) ask(ctx context.Context, whole int) error {
 	return nil
 }
 
+// keep keeps what the ith home has said.
 func (p *past) keep(i int) {
 	if old := p.homes[i]; p.each || !isWhole(old) {
 		p.r.histories.put(oldSession{derive(p.q.clientSession(), homeOf(p.c, old)), old.Marker}, p.found[i])
