@@ -16,6 +16,7 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/backendtest"
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -126,12 +127,7 @@ func TestIdentity(t *testing.T) {
 // eventually waits for what another goroutine is about to make true.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatal("it did not become true in 15 s")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	waits.Until(t, "what the test waits for", ok)
 }
 
 func short(t *testing.T, d time.Duration) context.Context {

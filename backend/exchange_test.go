@@ -5,8 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -35,11 +35,7 @@ func ended(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s hangs", what)
-	}
+	waits.For(t, what, done)
 }
 
 // All requests of a connection are interrupted before any of them has given up: none was the last when it was interrupted, yet one of

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/backendtest"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -34,13 +34,7 @@ func (k taken) Take(r backend.Reply, err error) {
 // wait returns what the taker is told, once.
 func (k taken) wait(t *testing.T) end {
 	t.Helper()
-	select {
-	case e := <-k:
-		return e
-	case <-time.After(20 * time.Second):
-		t.Fatal("a call that was given away never ends")
-	}
-	return end{}
+	return waits.For(t, "the end of a call that was given away", k)
 }
 
 // held answers finds of which n is 0 when release is called, everything else at once.
@@ -301,11 +295,7 @@ func TestHandedAllGivenUp(t *testing.T) {
 		t.Error(e.err)
 	}
 	close(second)
-	for end := time.Now().Add(20 * time.Second); b.Stats().Open != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the connection that was cut is still counted")
-		}
-	}
+	waits.Until(t, "the connection that was cut is not counted", func() bool { return b.Stats().Open == 0 })
 	s.SetScript(echo)
 	reply, err := b.Do(within(t), backend.Request{Message: numbered(t, 7)}) // one of its own
 	if err != nil {
@@ -324,13 +314,8 @@ func TestCloseEndsHandedOfAnOldHost(t *testing.T) {
 	backend.ForgetForTest(b, s.Addr())
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
-	select {
-	case err := <-closed:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("Close hangs")
+	if err := waits.For(t, "the end of Close", closed); err != nil {
+		t.Fatal(err)
 	}
 	for _, k := range takers {
 		if e := k.wait(t); e.err == nil {

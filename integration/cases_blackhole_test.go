@@ -21,6 +21,11 @@ const (
 	holeDocs    = 90
 	holeClients = 40
 	holeRounds  = 25 // requests of each client
+
+	// holeWait is how long whoever needs the silent backend waits for it, and holeLimit what a
+	// request takes at most that does not wait for it, on a machine however busy.
+	holeWait  = 2 * time.Minute
+	holeLimit = time.Minute
 )
 
 // Case 40: a backend that accepts connections and says nothing, or resets them, costs only the requests that need it.
@@ -31,7 +36,8 @@ func TestCase40BlackHole(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = hole.Close() })
-	o := running.Options{LogFile: filepath.Join(t.TempDir(), "proxy.log"), Backends: []string{servers[0].URI(), "mongodb://" + hole.Addr() + "/?directConnection=true", servers[2].URI()}}
+	o := running.Options{LogFile: filepath.Join(t.TempDir(), "proxy.log"), Backends: []string{servers[0].URI(), "mongodb://" + hole.Addr() + "/?directConnection=true", servers[2].URI()},
+		Args: []string{"--pool-selection-timeout", holeWait.String()}}
 	proxy, err := running.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -65,16 +71,17 @@ func TestCase40BlackHole(t *testing.T) {
 			var others sync.WaitGroup
 			for range holeClients / 10 { // those that need all backends, meanwhile
 				conn := dial(t, proxy.Addr())
+				context.AfterFunc(ctx, func() { _ = conn.Close() })
 				others.Go(func() {
 					for ctx.Err() == nil {
-						_, _ = conn.Run(bson.D{{Key: "find", Value: "c"}, {Key: "maxTimeMS", Value: int32(500)}, {Key: "$db", Value: "hole"}})
+						_, _ = conn.Run(bson.D{{Key: "find", Value: "c"}, {Key: "$db", Value: "hole"}})
 					}
 				})
 			}
 			during := keyed(t, proxy.Addr(), onHole)
 			t.Logf("keyed finds: median %v before, %v during", before, during)
-			if during > 10*before+200*time.Millisecond {
-				t.Errorf("finds on the other backends take %v, before they took %v", during, before)
+			if during > holeLimit {
+				t.Errorf("finds on the other backends take %v: they wait for the silent one", during)
 			}
 			cancel()
 			others.Wait()
@@ -131,7 +138,7 @@ func holeAnswers(t *testing.T, addr string, missing int) {
 	for _, cmd := range []string{"hello", "ping"} {
 		must(t, c, "admin", bson.D{{Key: cmd, Value: 1}})
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > holeLimit {
 		t.Errorf("hello and ping took %v", took)
 	}
 	began = time.Now()
@@ -139,7 +146,7 @@ func holeAnswers(t *testing.T, addr string, missing int) {
 	if code := rawconn.Code(all); code != 50 && code != 6 && code != 133 {
 		t.Errorf("a find over all backends: %v", all)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > holeLimit {
 		t.Errorf("a find with maxTimeMS 500 took %v", took)
 	}
 	partial := ask(t, c, "hole", bson.D{{Key: "find", Value: "c"}, {Key: "allowPartialResults", Value: true}, {Key: "maxTimeMS", Value: int32(3000)}})
@@ -156,7 +163,7 @@ func holeAnswers(t *testing.T, addr string, missing int) {
 	if reply, err := c.Run(bson.D{{Key: "listDatabases", Value: 1}, {Key: "maxTimeMS", Value: int32(1000)}, {Key: "$db", Value: "admin"}}); err != nil {
 		t.Errorf("listDatabases: %v, %v", reply, err)
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > holeLimit {
 		t.Errorf("listDatabases took %v", took)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/integration/rawconn"
 	"github.com/shardway/shardway/integration/running"
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // These tests are cases from the field: faults that users of such systems have reported, each with its right answer. The numbers are
@@ -513,16 +514,9 @@ func TestCase23Unacknowledged(t *testing.T) {
 		}
 	}
 	must(t, c, "admin", bson.D{{Key: "ping", Value: 1}}) // Exchange compares responseTo
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		got := must(t, c, db, bson.D{{Key: "count", Value: "c"}}).Lookup("n").AsInt64()
-		if got == n-1 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d documents", got)
-		}
-	}
+	waits.Until(t, "all unacknowledged inserts are executed", func() bool {
+		return must(t, c, db, bson.D{{Key: "count", Value: "c"}}).Lookup("n").AsInt64() == n-1
+	})
 }
 
 // Case 23, to a backend that is dead: nobody is told, and the connection stays in step.

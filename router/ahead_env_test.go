@@ -5,11 +5,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend/backendtest"
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // scanEnv is a writeEnv over three scripted servers that answer scans of collection c, of some partitions with so many documents each.
@@ -229,11 +229,7 @@ func (e *scanEnv) complete(ids []int32, sorted bool) {
 // eventually waits until something is so.
 func (e *scanEnv) eventually(what string, so func() bool) {
 	e.t.Helper()
-	for until := time.Now().Add(20 * time.Second); !so(); time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			e.t.Fatalf("never: %s", what)
-		}
-	}
+	waits.Until(e.t, what, so)
 }
 
 // quiet waits until no fetch is under way and no bytes are ahead, no backend connection is used and no gate is held.

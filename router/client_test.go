@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -506,13 +507,8 @@ func TestClientVanishes(t *testing.T) {
 	p.send(p.msg(0, bson.D{{Key: "testWait", Value: 1}}))
 	<-e.entered
 	_ = p.nc.Close()
-	select {
-	case err := <-e.ended:
-		if wire.AsError(err).Code != wire.ClientDisconnect {
-			t.Errorf("ended by %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the request goes on though its client is gone")
+	if err := waits.For(t, "the end of a request whose client is gone", e.ended); wire.AsError(err).Code != wire.ClientDisconnect {
+		t.Errorf("ended by %v", err)
 	}
 }
 

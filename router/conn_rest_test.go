@@ -2,7 +2,8 @@ package router
 
 import (
 	"testing"
-	"time"
+
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // TestIdleConnectionsRest: a connection that has been idle goes on with another goroutine, and its client notices nothing.
@@ -24,12 +25,10 @@ func TestIdleConnectionsRest(t *testing.T) {
 		if n := resting(); n != 0 {
 			t.Fatalf("round %d: a connection that has just answered rests", round)
 		}
-		for until := time.Now().Add(10 * time.Second); resting() == 0; time.Sleep(time.Millisecond) {
+		waits.Until(t, "an idle connection rests", func() bool {
 			e.r.eachConn((*Conn).restWhenIdle)
-			if time.Now().After(until) {
-				t.Fatal("an idle connection does not rest")
-			}
-		}
+			return resting() > 0
+		})
 		if round == 1 { // a request of which half is there
 			msg := p.msg(0, ping())
 			p.send(msg[:len(msg)/2])

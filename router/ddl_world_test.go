@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
@@ -150,15 +151,10 @@ func showsPhysical(reply bson.Raw) bool {
 func (w *ddlWorld) gone(id string, filter bson.D) {
 	w.t.Helper()
 	w.settled(w.t)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	waits.Until(w.t, "backend "+id+" has no collection that matches", func() bool {
 		names, err := w.on(id).ListCollectionNames(context.Background(), filter)
-		if err == nil && len(names) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			w.t.Fatalf("%s still has %v (%v)", id, names, err)
-		}
-	}
+		return err == nil && len(names) == 0
+	})
 }
 
 func (w *ddlWorld) collections(filter bson.D) []string {

@@ -134,7 +134,7 @@ func TestHelloAwaits(t *testing.T) {
 
 	began := time.Now()
 	p.ok(hello(version(bson.NewObjectID(), int64(7)), 60_000)) // another process's: there is something to tell
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > 50*time.Second {
 		t.Errorf("waited %v though the client knows nothing", took)
 	}
 	began = time.Now()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/backendtest"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -64,11 +65,7 @@ func (e *writeEnv) crowd(servers []*backendtest.Server, script backendtest.Scrip
 	e.t.Cleanup(q.done)
 	q.ahead = e.dial()
 	e.write(q.ahead, wireMessage(e.t, findOf(e.db, "c", 5, bson.E{Key: "projection", Value: d("x", 1)})))
-	select {
-	case <-arrived:
-	case <-time.After(20 * time.Second):
-		e.t.Fatal("the find ahead did not come to its backend")
-	}
+	waits.For(e.t, "the find ahead at its backend", arrived)
 	return q
 }
 
@@ -99,11 +96,8 @@ func (q *crowd) given(m wire.Message) net.Conn {
 	c := q.e.dial()
 	q.e.write(c, m)
 	q.e.write(c, ping)
-	for end := time.Now().Add(20 * time.Second); in.Load() < want; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			q.e.t.Fatal("a command that shares a connection is not given away: what its client sent behind it is not read")
-		}
-	}
+	waits.Until(q.e.t, "what a client sent behind a command that shares a connection is read: the command was given away",
+		func() bool { return in.Load() >= want })
 	return c
 }
 
@@ -359,11 +353,7 @@ func TestGivenToNobody(t *testing.T) {
 	if reply := q.answered(other); reply.Lookup("ok").AsFloat64() != 1 {
 		t.Errorf("the other: %v", reply)
 	}
-	for end := time.Now().Add(20 * time.Second); e.router.stats.connections.Load() >= before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the connection of a client that is gone does not end")
-		}
-	}
+	waits.Until(t, "the connection of a client that is gone ends", func() bool { return e.router.stats.connections.Load() < before })
 }
 
 // A client with no room for its large reply gets all of it when it reads, and holds up nobody who shares the connection.

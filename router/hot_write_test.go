@@ -12,6 +12,7 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/backendtest"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
@@ -169,11 +170,12 @@ func TestHotPathTakesPlainWritesOnly(t *testing.T) {
 func (e *writeEnv) knownBackends() {
 	for i := range 3 {
 		b := e.router.cfg.Backends.Get("b" + itoa(i))
-		for end := time.Now().Add(20 * time.Second); b.Kind() == backend.KindUnknown && time.Now().Before(end); { // Ready waits for a second
+		waits.Until(e.t, "backend "+b.ID()+" has answered", func() bool { // Ready waits for a second
 			if err := b.Ready(e.ctx); err != nil {
 				e.t.Fatal(err)
 			}
-		}
+			return b.Kind() != backend.KindUnknown
+		})
 	}
 }
 

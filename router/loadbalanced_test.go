@@ -9,6 +9,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // TestLoadBalanced has a driver that knows only of a load balancer use cursors and transactions, which it pins to connections; cursors end with theirs.
@@ -53,11 +55,7 @@ func TestLoadBalanced(t *testing.T) {
 		t.Fatalf("%v, %d cursors", err, e.router.cursors.count())
 	}
 	e.router.eachConn(func(c *Conn) { _ = c.nc.Close() })
-	for until := time.Now().Add(10 * time.Second); e.router.cursors.count() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("the cursor outlives its connection")
-		}
-	}
+	waits.Until(t, "the cursor ends with its connection", func() bool { return e.router.cursors.count() == 0 })
 	_ = cur.Close(e.ctx)
 }
 

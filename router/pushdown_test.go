@@ -2,12 +2,12 @@ package router
 
 import (
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/backend/backendtest"
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // TestWhatIsPushedDown checks what the partitions are asked for (mongos-behaviour §3.4): limit and skip together at most, no single batch, and all as it is
@@ -71,11 +71,8 @@ func TestWhatIsPushedDown(t *testing.T) {
 			}
 			if c.killed {
 				for i, s := range servers {
-					for deadline := time.Now().Add(10 * time.Second); !closedCursor(s); time.Sleep(5 * time.Millisecond) { // they are ended behind the reply
-						if time.Now().After(deadline) {
-							t.Fatalf("backend %d keeps its cursor", i)
-						}
-					}
+					// They are ended behind the reply.
+					waits.Until(t, "backend "+itoa(i)+"'s cursor is killed", func() bool { return closedCursor(s) })
 				}
 			}
 		})

@@ -2,13 +2,13 @@ package router_test
 
 import (
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/protocol"
 )
@@ -31,15 +31,10 @@ func (p *proxy) expiry(t *testing.T, physical string) int64 {
 // settled waits until no record of a change is left: what a process that is gone began has been taken over and ended.
 func (p *proxy) settled(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	waits.Until(t, "no record of a change is left", func() bool {
 		left, err := p.catalog.Reshapes(t.Context())
-		if err == nil && len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("records of changes are left: %+v, %v", left, err)
-		}
-	}
+		return err == nil && len(left) == 0
+	})
 }
 
 func ttl(seconds int32) mongo.IndexModel {

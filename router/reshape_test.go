@@ -2,8 +2,8 @@ package router_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // writer keeps inserting, changing and deleting documents of its own and remembers what was acknowledged.
@@ -194,9 +195,14 @@ func (p *proxy) noLeftovers(t *testing.T) {
 	for _, part := range p.catalog.Snapshot().Map("db.c").Partitions {
 		want[part.Backend+" "+part.Physical] = true
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		got := map[string]bool{}
+	var got map[string]bool
+	defer func() {
+		if t.Failed() {
+			t.Logf("on the backends are %v, the map names %v", got, want)
+		}
+	}()
+	waits.Until(t, "on the backends are the partitions that the map names and no others", func() bool {
+		got = map[string]bool{}
 		for i, s := range p.fleet.Servers {
 			c := connect(t, s.URI())
 			names, err := c.Database("db").ListCollectionNames(context.Background(), bson.D{})
@@ -216,27 +222,6 @@ func (p *proxy) noLeftovers(t *testing.T) {
 			}
 			_ = c.Disconnect(context.Background())
 		}
-		err := same(got, want)
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
-func same(got, want map[string]bool) error {
-	for k := range got {
-		if !want[k] {
-			return errors.New("left over: " + k)
-		}
-	}
-	for k := range want {
-		if !got[k] {
-			return errors.New("missing: " + k)
-		}
-	}
-	return nil
+		return maps.Equal(got, want)
+	})
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // hosts is the "host:port" of a server of the fleet.
@@ -122,15 +124,7 @@ func TestShardsJoinAndLeave(t *testing.T) {
 	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" {
 		t.Errorf("at once, by another clock: %+v", got)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		got := p.removeShard(t, "shard0000")
-		if got.State == "completed" {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("never completed: %+v", got)
-		}
-	}
+	waits.Until(t, "removeShard is completed", func() bool { return p.removeShard(t, "shard0000").State == "completed" })
 	if code := p.admin(t, bson.D{{Key: "removeShard", Value: "shard0000"}}); code != 70 {
 		t.Errorf("removed twice: %d", code)
 	}

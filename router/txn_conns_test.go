@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend/backendtest"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -63,11 +64,7 @@ func TestTransactionOverConnections(t *testing.T) {
 			})
 			return left == 0
 		}
-		for until := time.Now().Add(10 * time.Second); !gone(); time.Sleep(time.Millisecond) {
-			if time.Now().After(until) {
-				t.Fatal("the connection is still there")
-			}
-		}
+		waits.Until(t, "the connection is gone", gone)
 		if !c.loadBalanced {
 			second.ok(inTxn(n, false, find))
 		}

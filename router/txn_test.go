@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -45,12 +45,7 @@ func (e *writeEnv) session() *mongo.Session {
 // settled waits until no transaction is open and every gate is left.
 func (e *writeEnv) settled() {
 	e.t.Helper()
-	for until := time.Now().Add(10 * time.Second); e.router.Transactions() > 0; {
-		if time.Now().After(until) {
-			e.t.Fatalf("%d transactions are still open", e.router.Transactions())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	waits.Until(e.t, "no transaction is open", func() bool { return e.router.Transactions() == 0 })
 	e.table.View().Mapped(func(c *partition.Collection) bool {
 		for _, p := range c.Parts {
 			if n := p.Gate().Transactions(); n != 0 {

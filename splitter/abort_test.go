@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/splitter"
 )
@@ -73,22 +74,18 @@ func (w *world) whole(t *testing.T) {
 		t.Errorf("%d documents as they were, want %d", n, abortDocs)
 	}
 	slices.Sort(want)
-	var got []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	waits.Until(t, fmt.Sprintf("of the collection only %v are there, which the map names", want), func() bool {
 		if records, err := w.store.Reshapes(t.Context()); err != nil || len(records) > 0 {
-			continue // on the stand-in a list makes anew what is dropped beside it (docs/test-server.md)
+			return false // on the stand-in a list makes anew what is dropped beside it (docs/test-server.md)
 		}
 		all, err := w.b.Client().Database("db").ListCollectionNames(t.Context(), bson.D{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = slices.DeleteFunc(all, func(name string) bool { return !catalog.IsPhysicalName(name) && name != "c" })
+		got := slices.DeleteFunc(all, func(name string) bool { return !catalog.IsPhysicalName(name) && name != "c" })
 		slices.Sort(got)
-		if slices.Equal(got, want) {
-			return
-		}
-	}
-	t.Errorf("there are %v, and the map names %v", got, want)
+		return slices.Equal(got, want)
+	})
 }
 
 // TestAbortAtEachPhase: a reshape that is given up before its flip leaves its input and its map as they were, and nothing else.

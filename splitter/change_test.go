@@ -18,6 +18,7 @@ import (
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
@@ -184,17 +185,11 @@ func TestDropWithoutAnAnswerOfTheCatalog(t *testing.T) {
 	if err != nil {
 		t.Errorf("the collection was dropped, and Drop says %v", err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		records, err := w.store.Reshapes(t.Context())
-		if err == nil && len(records) > 0 && time.Now().Before(end) {
-			continue // on the stand-in a list makes anew what is dropped beside it (docs/test-server.md)
+	waits.Until(t, "nothing of the collection is left on the backend", func() bool {
+		if records, err := w.store.Reshapes(t.Context()); err != nil || len(records) > 0 {
+			return false // on the stand-in a list makes anew what is dropped beside it (docs/test-server.md)
 		}
 		names, err := db.ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: "c"}})
-		if err == nil && len(names) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("left on the backend: %v, %v", names, err)
-		}
-	}
+		return err == nil && len(names) == 0
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/fleet/fleettest"
+	"github.com/shardway/shardway/internal/waits"
 )
 
 // TestServeReportsWhatCannotBeSplit: a partition with one shard key value is reported once; another that is full is split, its progress logged, and not while the balancer is
@@ -66,13 +67,7 @@ func TestServeReportsWhatCannotBeSplit(t *testing.T) {
 	if line := p.logged(t, "reshape"); line["phase"] == nil || line["documents"] == nil || line["bytes"] == nil {
 		t.Errorf("%v", line)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for chunks("db.many") < 3 && time.Now().Before(deadline) {
-		time.Sleep(50 * time.Millisecond)
-	}
-	if n := chunks("db.many"); n < 3 {
-		t.Errorf("%d partitions", n)
-	}
+	waits.Until(t, "db.many has three partitions", func() bool { return chunks("db.many") >= 3 })
 	if n := chunks("db.one"); n != 1 {
 		t.Errorf("one shard key value in %d partitions", n)
 	}
