@@ -40,6 +40,9 @@ type Reshaper interface {
 	Everywhere(ctx context.Context, ns string, parts []*partition.Part, command bson.Raw, do func(context.Context) error) error
 	// MaxPartitionBytes is the size in bytes beyond which a partition of ns is split.
 	MaxPartitionBytes(ns string) int64
+	// CannotSplit lists the partitions of a collection that are over their limit and cannot be split, since all their documents have one shard key value, with
+	// their sizes in bytes, as far as this process has found out.
+	CannotSplit(c *partition.Collection) map[partition.Home]int64
 	// Operations lists running reshapes as documents for currentOp.
 	Operations() []bson.D
 	// LeastLoaded returns the id of the backend with the least data that is not draining.

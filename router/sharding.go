@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
 )
@@ -243,7 +244,28 @@ func (r *Router) balancerCollectionStatus(_ context.Context, q *Request) (Reply,
 	if draining {
 		body.AppendString("firstComplianceViolation", "draining")
 	}
+	if jumbo := jumboChunks(c, r.cfg.Reshaper.CannotSplit(c)); len(jumbo) > 0 {
+		body.AppendArray("jumboChunks", jumbo)
+	}
 	return Reply{Body: bson.Raw(body.AppendDouble("ok", 1).Build())}, nil
+}
+
+// jumboChunks lists the partitions of c that are over their limit and cannot be split, which MongoDB calls jumbo chunks: bounds, shard and bytes. It is nil
+// when there are none.
+func jumboChunks(c *partition.Collection, bytes map[partition.Home]int64) bsoncore.Array {
+	if len(bytes) == 0 {
+		return nil
+	}
+	list := bsoncore.NewArrayBuilder()
+	for _, p := range c.Parts {
+		if n, jumbo := bytes[p.Home]; jumbo {
+			list.AppendDocument(bsoncore.NewDocumentBuilder().
+				AppendDocument("min", bsoncore.BuildDocument(nil, p.Range.AppendLower(nil, c.Key.Path()))).
+				AppendDocument("max", bsoncore.BuildDocument(nil, p.Range.AppendUpper(nil, c.Key.Path()))).
+				AppendString("shard", p.Backend).AppendInt64("bytes", n).Build())
+		}
+	}
+	return list.Build()
 }
 
 func (r *Router) configureCollectionBalancing(ctx context.Context, q *Request) (Reply, error) {

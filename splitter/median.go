@@ -72,11 +72,7 @@ func (s *Splitter) positions(ctx context.Context, c *partition.Collection, h par
 	if err != nil {
 		return nil, err
 	}
-	project := bson.D{{Key: c.Key.Path(), Value: 1}}
-	if c.Key.Path() != "_id" {
-		project = append(project, bson.E{Key: "_id", Value: 0})
-	}
-	cur, err := coll.Aggregate(ctx, append(pipeline, bson.D{{Key: "$project", Value: project}}), options.Aggregate().SetBatchSize(5000).SetAllowDiskUse(true))
+	cur, err := coll.Aggregate(ctx, append(pipeline, bson.D{{Key: "$project", Value: keyOnly(c)}}), options.Aggregate().SetBatchSize(5000).SetAllowDiskUse(true))
 	if err != nil {
 		return nil, err
 	}

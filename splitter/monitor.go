@@ -61,6 +61,7 @@ func (s *Splitter) splits() bool {
 
 // splitFull splits what is over its limit until nothing is, or nothing can be.
 func (s *Splitter) splitFull(ctx context.Context) {
+	s.forgetReplaced()
 	for again := true; again && ctx.Err() == nil; {
 		again = false
 		s.cfg.Table.View().Mapped(func(c *partition.Collection) bool {
@@ -85,7 +86,7 @@ func (s *Splitter) splitFull(ctx context.Context) {
 func (s *Splitter) splitIfFull(ctx context.Context, c *partition.Collection, p *partition.Part) bool {
 	size, err := s.size(ctx, p.Home)
 	limit := s.MaxPartitionBytes(c.NS)
-	if err != nil || size <= limit || s.isStuck(p.Home) {
+	if err != nil || size <= limit || !s.mayBeSplit(ctx, c, p, size) {
 		return false
 	}
 	at, err := s.median(ctx, c, p)
@@ -100,21 +101,15 @@ func (s *Splitter) splitIfFull(ctx context.Context, c *partition.Collection, p *
 	case errors.Is(err, errReplaced): // by another proxy, which saw the same
 		return true
 	case errors.As(err, &we) && we.Code == wire.CannotSplit:
-		s.mu.Lock()
-		s.stuck[p.Home] = true
-		s.mu.Unlock()
+		if !s.cannotSplit(ctx, c, p, size) {
+			return false
+		}
 		s.log.Warn().Str("ns", c.NS).Str("backend", p.Backend).Int64("bytes", size).Int64("limit", limit).Msg("a partition is over its limit and cannot be split: all its documents have one shard key value")
 		s.cfg.Catalog.AppendChange(ctx, s.cfg.Server, "split.error", c.NS, bson.D{{Key: "errmsg", Value: we.Message}, {Key: "bytes", Value: size}, {Key: "note", Value: "aborted"}})
 	default:
 		s.log.Warn().Err(err).Str("ns", c.NS).Msg("a full partition was not split; it is tried again")
 	}
 	return false
-}
-
-func (s *Splitter) isStuck(h partition.Home) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stuck[h]
 }
 
 // size is collStats.size of a physical collection, in bytes.

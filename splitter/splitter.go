@@ -82,8 +82,8 @@ type Splitter struct {
 	running map[string]*reshape
 	// cancels end what reshapes a namespace, also between two attempts.
 	cancels map[string]context.CancelCauseFunc
-	// stuck are partitions that cannot be split, so that they are reported once.
-	stuck map[partition.Home]bool
+	// stuck are partitions over their limit that cannot be split.
+	stuck map[partition.Home]unsplittable
 	// dropped is told of homes that were dropped.
 	dropped chan struct{}
 	// emptyTs says, by backend, whether it knows bypassEmptyTsReplacement.
@@ -103,7 +103,7 @@ func New(cfg Config) *Splitter {
 	cfg.setDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Splitter{ctx: ctx, stop: stop, cfg: cfg, log: cfg.Log, id: bson.NewObjectID(), locks: map[string]*nsLock{}, asked: map[catalog.ID]chan struct{}{},
-		running: map[string]*reshape{}, cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]bool{},
+		running: map[string]*reshape{}, cancels: map[string]context.CancelCauseFunc{}, stuck: map[partition.Home]unsplittable{},
 		dropped: make(chan struct{}, 1)}
 	s.copies.perSecond = cfg.CopyBytesPerSecond
 	cfg.Catalog.OnReshape(s.hear)

@@ -11,8 +11,8 @@ import (
 	"github.com/shardway/shardway/internal/waits"
 )
 
-// TestServeReportsWhatCannotBeSplit: a partition with one shard key value is reported once; another that is full is split, its progress logged, and not while the balancer is
-// stopped. Slow requests and ended connections are logged too.
+// TestServeReportsWhatCannotBeSplit: a partition with one shard key value is reported once, and split when documents with other values have come; another that is
+// full is split, its progress logged, and not while the balancer is stopped. Slow requests and ended connections are logged too.
 func TestServeReportsWhatCannotBeSplit(t *testing.T) {
 	f := fleettest.Start(t, 2)
 	p := start(t, append(append([]string{"serve"}, backendArgs(f.Servers...)...),
@@ -71,9 +71,29 @@ func TestServeReportsWhatCannotBeSplit(t *testing.T) {
 	if n := chunks("db.one"); n != 1 {
 		t.Errorf("one shard key value in %d partitions", n)
 	}
+	status := func() bson.Raw {
+		t.Helper()
+		reply, err := admin.RunCommand(t.Context(), bson.D{{Key: "balancerCollectionStatus", Value: "db.one"}}).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	if jumbo, err := status().Lookup("jumboChunks").Array().Values(); err != nil || len(jumbo) != 1 || jumbo[0].Document().Lookup("bytes").AsInt64() <= 20<<10 {
+		t.Errorf("balancerCollectionStatus of a partition that cannot be split: %v", status())
+	}
 	if n := strings.Count(p.stderr.String(), stuck); n != 1 {
 		t.Errorf("reported %d times", n)
 	}
+	// Other keys come: the partition is looked at again, and split.
+	var more []any
+	for i := range int32(200) {
+		more = append(more, bson.D{{Key: "_id", Value: 1000 + i}, {Key: "k", Value: i}, {Key: "pad", Value: strings.Repeat("x", 200)}})
+	}
+	if _, err := client.Database("db").Collection("one").InsertMany(t.Context(), more); err != nil {
+		t.Fatal(err)
+	}
+	waits.Until(t, "db.one is split when it has other keys", func() bool { return chunks("db.one") >= 3 })
 	if line := p.logged(t, "slow request"); line["command"] == nil || line["took"] == nil {
 		t.Errorf("%v", line)
 	}
