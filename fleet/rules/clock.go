@@ -16,6 +16,14 @@ var unsigned = bson.D{{Key: "hash", Value: bson.Binary{Data: make([]byte, 20)}},
 
 // clusterTime takes a client's time over and tells the clock with each reply.
 func (s *State) clusterTime(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
+	if s.serverTime().IsZero() && !r.legacy && !r.Is("hello", "ismaster") {
+		reply, err := r.Ask(marshal(bson.D{{Key: "ping", Value: 1}, {Key: "$db", Value: "admin"}})) // what is refused tells the time too
+		if err != nil {
+			r.Cut()
+			return nil, nil
+		}
+		s.noteTimes(reply)
+	}
 	if d, ok := r.Lookup("$clusterTime").DocumentOK(); ok {
 		t := timeOf(d.Lookup("clusterTime"))
 		now := s.settings.Now().Unix()

@@ -97,7 +97,18 @@ func codeOf(reply bson.Raw) wire.Code {
 	return wire.Code(intOf(reply.Lookup("code")))
 }
 
-// quote is a timestamp as a mongod writes it in its errors.
+// timed returns a reply with the times of another.
+func timed(reply, like bson.Raw) bson.Raw {
+	var times []bson.E
+	for _, key := range []string{"$clusterTime", "operationTime"} {
+		if v, err := like.LookupErr(key); err == nil {
+			times = append(times, bson.E{Key: key, Value: v})
+		}
+	}
+	return with(reply, times...)
+}
+
+// quoteTime is a timestamp as a mongod writes it in its errors.
 func quoteTime(t bson.Timestamp) string {
 	return "Timestamp(" + itoa(int64(t.T)) + ", " + itoa(int64(t.I)) + ")"
 }

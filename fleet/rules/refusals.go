@@ -166,3 +166,13 @@ func (s *State) createAgain(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
 	}
 	return refuse(wire.NamespaceExists, "Collection %s.%s already exists.", r.DB, r.Target()), nil
 }
+
+// dropNothing knows by the reply, which names what was dropped, that there was something.
+func (s *State) dropNothing(*Request) (bson.Raw, func(bson.Raw) bson.Raw) {
+	return nil, func(reply bson.Raw) bson.Raw {
+		if codeOf(reply) != 0 || !reply.Lookup("ns").IsZero() {
+			return reply
+		}
+		return timed(refuse(wire.NamespaceNotFound, "ns not found"), reply)
+	}
+}

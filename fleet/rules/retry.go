@@ -387,21 +387,11 @@ func (a *attempt) compose(results []*result) bson.Raw {
 	if retried != nil {
 		d = append(d, bson.E{Key: "retriedStmtIds", Value: retried})
 	}
-	return a.timed(marshal(append(d, bson.E{Key: "ok", Value: 1.0})))
-}
-
-// timed adds the times of the server's last reply; without one the clock adds its own.
-func (a *attempt) timed(reply bson.Raw) bson.Raw {
+	reply := marshal(append(d, bson.E{Key: "ok", Value: 1.0}))
 	if len(a.last) == 0 {
-		return reply
+		return reply // the clock adds its own times
 	}
-	var times []bson.E
-	for _, key := range []string{"$clusterTime", "operationTime"} {
-		if v := a.last.Lookup(key); !v.IsZero() {
-			times = append(times, bson.E{Key: key, Value: v})
-		}
-	}
-	return with(reply, times...)
+	return timed(reply, a.last)
 }
 
 func (a *attempt) findAndModify() bson.Raw {

@@ -55,6 +55,7 @@ func Table() []Row {
 			Commands: reads, Only: onSets, hook: (*State).afterClusterTime},
 		{Rule: "find with noCursorTimeout on a view or a time-series collection is refused: 168", Source: "measured", Commands: "find", hook: (*State).noCursorTimeout},
 		{Rule: "create of what exists is refused, with the same options too: 48", Source: "measured", Commands: "create", Before: V70, hook: (*State).createAgain},
+		{Rule: "drop of what does not exist is refused: 26", Source: "measured; manual: drop (7.0: no error)", Commands: "drop", Before: V70, hook: (*State).dropNothing},
 		{Rule: "no more sessions than the maximum between two refreshes: 261", Source: "source: logical_session_cache_impl.cpp", hook: (*State).sessionLimit},
 		{Rule: "a session that is not used for 30 minutes ends, and its cursors with it: 43 CursorNotFound", Source: "measured; manual: localLogicalSessionTimeoutMinutes",
 			Commands: reads + " getmore killcursors listcollections listindexes endsessions killsessions refreshsessions", hook: (*State).sessionCursors},

@@ -61,13 +61,7 @@ func (s *State) commit(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
 			if v := reply.Lookup("writeConcernError"); !v.IsZero() {
 				d = append(d, bson.E{Key: "writeConcernError", Value: v})
 			}
-			d = append(d, bson.E{Key: "ok", Value: 1.0})
-			for _, name := range []string{"$clusterTime", "operationTime"} {
-				if v := reply.Lookup(name); !v.IsZero() {
-					d = append(d, bson.E{Key: name, Value: v})
-				}
-			}
-			return marshal(d)
+			return timed(marshal(append(d, bson.E{Key: "ok", Value: 1.0})), reply)
 		case code == 0 && !recorded && se.active == txn && se.transaction && se.wrote:
 			rec = &record{key: key, txn: txn, committed: true}
 			s.replace(se, rec)
