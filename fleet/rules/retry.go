@@ -2,6 +2,7 @@ package rules
 
 import (
 	"slices"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -47,11 +48,18 @@ func (s *State) retryable(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
 	if !a.read() {
 		return nil, nil // malformed: the server says how
 	}
-	if !a.takeTurn() {
+	if taken, late := a.takeTurn(); late {
+		return refuse(wire.MaxTimeMSExpired, "operation exceeded time limit"), nil
+	} else if !taken {
 		r.Cut()
 		return nil, nil
 	}
-	if newest := a.begin(); newest > txn {
+	newest, err := a.begin()
+	if err != nil {
+		r.Cut()
+		return nil, nil
+	}
+	if newest > txn {
 		return refuse(wire.TransactionTooOld, "Retryable write with txnNumber %d is prohibited on session %s because a newer retryable write with txnNumber %d has already started on this session.",
 			txn, key, newest), nil
 	}
@@ -106,8 +114,8 @@ func (a *attempt) read() bool {
 }
 
 // takeTurn waits until no other write of the session is on its way, as a mongod does; the end of the
-// request gives the turn back.
-func (a *attempt) takeTurn() bool {
+// request gives the turn back. late says that the request's maxTimeMS has passed.
+func (a *attempt) takeTurn() (taken, late bool) {
 	s := a.s
 	s.mu.Lock()
 	a.se = s.touch(a.key, s.settings.Now())
@@ -119,24 +127,40 @@ func (a *attempt) takeTurn() bool {
 		a.se.used = s.settings.Now()
 		s.mu.Unlock()
 	}
+	var timeout <-chan time.Time
+	if ms := intOf(a.r.Lookup("maxTimeMS")); ms > 0 {
+		timer := time.NewTimer(time.Duration(ms) * time.Millisecond)
+		defer timer.Stop()
+		timeout = timer.C
+	}
 	select {
 	case <-a.se.turn:
+		a.r.after = append(a.r.after, func() { release(); a.se.turn <- struct{}{} })
+		return true, false
+	case <-timeout:
+		release()
+		return false, true
 	case <-a.r.Context().Done():
 		release()
-		return false
+		return false, false
 	}
-	a.r.after = append(a.r.after, func() { release(); a.se.turn <- struct{}{} })
-	return true
 }
 
-// begin makes the number the session's newest unless there is a newer one, and returns the newest.
-func (a *attempt) begin() int64 {
+// begin makes the number the session's newest unless there is a newer one, and returns the newest. A
+// transaction with an older number that is still open is aborted.
+func (a *attempt) begin() (newest int64, err error) {
 	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
+	older, open := a.se.active, a.se.open && a.txn > a.se.active
 	if a.txn > a.se.active {
-		a.se.active, a.se.transaction, a.se.wrote = a.txn, false, false
+		a.se.active, a.se.transaction, a.se.open, a.se.wrote = a.txn, false, false, false
 	}
-	return a.se.active
+	newest = a.se.active
+	a.s.mu.Unlock()
+	if open {
+		_, err = a.r.Ask(marshal(bson.D{{Key: "abortTransaction", Value: 1}, {Key: "lsid", Value: a.r.Lookup("lsid")},
+			{Key: "txnNumber", Value: older}, {Key: "autocommit", Value: false}, {Key: "$db", Value: "admin"}}))
+	}
+	return newest, err
 }
 
 // known is what a statement's record says.

@@ -168,6 +168,20 @@ func TestARepetitionWaitsForTheFirstTry(t *testing.T) {
 	}
 }
 
+func TestANewerWriteAbortsTheTransaction(t *testing.T) {
+	c := dialServer(t, rulesServer(t).Addr())
+	c.must("insert", "c", "documents", bson.A{bson.D{{Key: "_id", Value: 1}}}, "$db", "r")
+	c.must(append(inc("r", sessionID(1), 1, 1), "autocommit", false, "startTransaction", true)...)
+	c.must(append(inc("r", sessionID(1), 2, 1), "maxTimeMS", 20_000)...) // would wait for the transaction
+	if n := counter(c, "r", 1); n != 1 {
+		t.Errorf("the document has %d, want 1", n)
+	}
+	commit := c.run("commitTransaction", 1, "lsid", sessionID(1), "txnNumber", int64(1), "autocommit", false, "$db", "admin")
+	if wire.ReplyOK(commit) {
+		t.Errorf("the transaction was committed: %v", commit)
+	}
+}
+
 // TestKillsCountOnce kills the server and cuts connections while clients with retries of their own
 // count: each write is applied once.
 func TestKillsCountOnce(t *testing.T) {

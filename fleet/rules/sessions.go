@@ -33,14 +33,14 @@ type cursor struct {
 type session struct {
 	turn chan struct{} // holds one token: who has it may write
 
-	// Guarded by the State's mutex.
+	// The State's mutex guards what follows.
 	used time.Time
 	life int // counts how often it has ended
 	refs int // who has it in hand: such a session is kept
 
-	// Guarded by turn while writing, and by the State's mutex always.
 	active      int64 // the newest number that has begun; −1 for none
 	transaction bool  // active is a transaction's
+	open        bool  // which has neither been committed nor aborted
 	wrote       bool  // the transaction has written
 	record      *record
 }
@@ -163,7 +163,7 @@ func (s *State) touch(key sessionKey, now time.Time) *session {
 
 // forget drops a session's record.
 func (s *State) forget(se *session) {
-	se.active, se.transaction, se.wrote = -1, false, false
+	se.active, se.transaction, se.open, se.wrote = -1, false, false, false
 	s.replace(se, nil)
 }
 

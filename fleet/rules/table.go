@@ -66,7 +66,7 @@ func Table() []Row {
 		{Rule: "config.transactions has a record of each session's newest retryable write or transaction, across restarts", Source: "measured",
 			Commands: "find", Only: onSets, hook: (*State).readTransactions},
 		{Rule: "the oplog has a chain of each session's statements: stmtId and prevOpTime", Source: "source: oplog_entry.idl", Commands: "find", Only: onSets, hook: (*State).readChain},
-		{Rule: "a statement of a transaction belongs to its session's newest number", Source: "source: transaction_participant.cpp", Commands: reads + " " + writes, Only: onSets, hook: (*State).inTransaction},
+		{Rule: "a statement of a transaction belongs to its session's newest number; a write with a newer one aborts the transaction", Source: "source: transaction_participant.cpp", Commands: reads + " " + writes + " aborttransaction", Only: onSets, hook: (*State).inTransaction},
 		{Rule: "writes are counted while they are on their way, so that the time of each is told exactly", Source: "the relay's own", Commands: changes, Only: onSets, hook: (*State).countWrites},
 		{Rule: "a retryable write is applied once: repetitions wait for the first try and are answered from the record (retriedStmtIds, retriedStmtId), across restarts; an older number is 225; multi with a txnNumber is 72",
 			Source: "measured; source: write_ops_exec.cpp", Commands: writes, Only: onSets, hook: (*State).retryable},

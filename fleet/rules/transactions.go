@@ -19,9 +19,12 @@ func (s *State) inTransaction(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
 	s.mu.Lock()
 	se := s.touch(key, s.settings.Now())
 	if txn > se.active {
-		se.active, se.transaction, se.wrote = txn, true, false
+		se.active, se.transaction, se.open, se.wrote = txn, true, true, false
 	}
 	s.mu.Unlock()
+	if r.Is("aborttransaction") {
+		return nil, func(reply bson.Raw) bson.Raw { s.closed(se, txn); return reply }
+	}
 	if !hasWord(writes, r.Name) {
 		return nil, nil
 	}
@@ -34,6 +37,15 @@ func (s *State) inTransaction(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
 			s.mu.Unlock()
 		}
 		return reply
+	}
+}
+
+// closed notes that a transaction is not open any more.
+func (s *State) closed(se *session, txn int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if se.active == txn {
+		se.open = false
 	}
 }
 
@@ -55,6 +67,9 @@ func (s *State) commit(r *Request) (bson.Raw, func(bson.Raw) bson.Raw) {
 		se := s.touch(key, s.settings.Now())
 		rec := se.record
 		recorded := rec != nil && rec.txn == txn && rec.committed
+		if se.active == txn && codeOf(reply) == 0 {
+			se.open = false
+		}
 		switch code := codeOf(reply); {
 		case code == wire.NoSuchTransaction && recorded:
 			d := bson.D{}
