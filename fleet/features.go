@@ -1,5 +1,7 @@
 package fleet
 
+import "slices"
+
 // Feature is something that tests need and that not every server has.
 type Feature string
 
@@ -31,6 +33,9 @@ const (
 
 // Has reports whether every server of the fleet has the feature.
 func (f *Fleet) Has(feature Feature) bool {
+	if slices.Contains(f.options.FrontHas, feature) && len(f.Servers) > 0 && f.Servers[0].front != nil {
+		return true
+	}
 	switch feature {
 	case ReplicaSet:
 		return !f.options.Standalone

@@ -79,7 +79,7 @@ func (f *Fleet) Add(ctx context.Context) (*Server, error) {
 		err = s.start(ctx)
 		if err == nil {
 			f.Servers = append(f.Servers, s)
-			return s, savePort(s.dir, p)
+			return s, errors.Join(s.makeFront(), savePort(s.dir, p))
 		}
 		p.Release()
 		if !errors.Is(err, ErrNotRunning) || try == portTries {
@@ -110,11 +110,16 @@ func (f *Fleet) shutdown() error {
 	var wg sync.WaitGroup
 	for i, s := range f.Servers {
 		wg.Go(func() {
+			var front error
+			if s.front != nil {
+				front = s.front.Close()
+			}
 			if f.temp {
 				errs[i] = s.Kill()
 			} else {
 				errs[i] = s.Stop(ctx)
 			}
+			errs[i] = errors.Join(errs[i], front)
 			s.port.Release()
 		})
 	}

@@ -33,6 +33,13 @@ type Options struct {
 	// being installed, else nowhere.
 	Log io.Writer
 
+	// Front, if not nil, makes what stands between each server and those who connect to it, once the
+	// server has started; nil for nothing. The fleet owns it.
+	Front func(*Server) (Front, error)
+
+	// FrontHas are features that servers have because of their fronts.
+	FrontHas []Feature
+
 	// QuickInstall prefers, where no server is found, the installation that takes seconds (the
 	// Python wheel) to the one that takes minutes (building with cargo).
 	QuickInstall bool

@@ -29,11 +29,13 @@ type Server struct {
 	dir     string
 	setName string // empty on a standalone
 	port    *Port
+	front   Front // nil for none
 
 	lifecycle sync.Mutex // held over a start or a stop
 
-	mu  sync.Mutex // guards run
-	run *run       // the newest process, running or not
+	mu     sync.Mutex // guards what follows
+	run    *run       // the newest process, running or not
+	frozen bool
 }
 
 // run is one life of a server's process.
@@ -42,8 +44,16 @@ type run struct {
 	exited chan struct{} // closed when the process has been reaped
 }
 
-// Addr is the server's host and port, the same over restarts.
-func (s *Server) Addr() string { return loopback(s.port.number) }
+// Addr is the host and port that clients connect to, the same over restarts: the front's, where there is one.
+func (s *Server) Addr() string {
+	if s.front != nil {
+		return s.front.Addr()
+	}
+	return s.Direct()
+}
+
+// Direct is the server's own host and port, for who must see what it does itself.
+func (s *Server) Direct() string { return loopback(s.port.number) }
 
 // Dir is the directory with the server's data and its log, server.log.
 func (s *Server) Dir() string { return s.dir }
@@ -85,6 +95,9 @@ func (s *Server) Kill() error {
 
 func (s *Server) kill() error {
 	r := s.current()
+	if s.Running() {
+		defer s.holdForEnd()()
+	}
 	if err := r.signal(syscall.SIGKILL); err != nil && !errors.Is(err, ErrNotRunning) {
 		return err
 	}
@@ -98,6 +111,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.lifecycle.Lock()
 	defer s.lifecycle.Unlock()
 	r := s.current()
+	if s.Running() {
+		defer s.holdForEnd()()
+	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} { // a frozen process gets neither before CONT
 		if err := r.signal(sig); errors.Is(err, ErrNotRunning) {
 			return nil
@@ -131,11 +147,20 @@ func (s *Server) Freeze() error {
 	if err := r.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
+	if was := s.setFrozen(true); !was && s.front != nil {
+		s.front.Hold()
+	}
 	return awaitStopped(r)
 }
 
 // Thaw lets a frozen process go on.
-func (s *Server) Thaw() error { return s.current().signal(syscall.SIGCONT) }
+func (s *Server) Thaw() error {
+	err := s.current().signal(syscall.SIGCONT)
+	if was := s.setFrozen(false); was && s.front != nil {
+		s.front.Release()
+	}
+	return err
+}
 
 // Command runs one command (with its "$db") on the server over a connection of its own; the error
 // carries the server's errmsg where ok is not 1, and the reply is returned with it.
@@ -185,7 +210,7 @@ func (s *Server) start(ctx context.Context) error {
 	s.run = r
 	s.mu.Unlock()
 	if err := s.awaitReady(ctx, r); err != nil {
-		return errors.Join(fmt.Errorf("%s on %s: %w; the end of its log:\n%s", s.program.Kind, s.Addr(), err, s.logTail()), s.kill())
+		return errors.Join(fmt.Errorf("%s on %s: %w; the end of its log:\n%s", s.program.Kind, s.Direct(), err, s.logTail()), s.kill())
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (s *Server) awaitReady(ctx context.Context, r *run) error {
 	defer tick.Stop()
 	initiated := false
 	for {
-		reply, err := Command(ctx, s.Addr(), bson.D{{Key: "hello", Value: 1}, {Key: "$db", Value: "admin"}})
+		reply, err := Command(ctx, s.Direct(), bson.D{{Key: "hello", Value: 1}, {Key: "$db", Value: "admin"}})
 		if err == nil {
 			if writable, _ := reply.Lookup("isWritablePrimary").BooleanOK(); writable {
 				return nil
@@ -82,8 +82,8 @@ func (s *Server) awaitReady(ctx context.Context, r *run) error {
 func (s *Server) initiate(ctx context.Context) bool {
 	config := bson.D{
 		{Key: "_id", Value: s.setName},
-		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: s.Addr()}}}},
+		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: s.Direct()}}}},
 	}
-	_, err := Command(ctx, s.Addr(), bson.D{{Key: "replSetInitiate", Value: config}, {Key: "$db", Value: "admin"}})
+	_, err := Command(ctx, s.Direct(), bson.D{{Key: "replSetInitiate", Value: config}, {Key: "$db", Value: "admin"}})
 	return err == nil
 }

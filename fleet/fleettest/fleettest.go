@@ -35,6 +35,9 @@ func Start(tb testing.TB, n int, options ...Option) *fleet.Fleet {
 	for _, option := range options {
 		option(&o)
 	}
+	if err := defaultFront(&o); err != nil {
+		tb.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), installLimit)
 	defer cancel()
 	f, err := fleet.Start(ctx, n, o)
@@ -84,7 +87,11 @@ func Shared(tb testing.TB, n int) []*fleet.Server {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.fleet == nil {
-		f, err := fleet.Start(ctx, n, fleet.Options{Log: terminal()})
+		o := fleet.Options{Log: terminal()}
+		if err := defaultFront(&o); err != nil {
+			tb.Fatal(err)
+		}
+		f, err := fleet.Start(ctx, n, o)
 		if err != nil {
 			tb.Fatal(err)
 		}
