@@ -166,7 +166,7 @@ const kindTimeout = time.Second
 // Ready waits until a server that takes writes has been found, at most the selection timeout. Kind is known then, unless the
 // server is neither of the kinds.
 func (b *Backend) Ready(ctx context.Context) error {
-	if _, err := b.selectServer(ctx, nil, time.Time{}, time.Time{}); err != nil {
+	if _, _, err := b.selectServer(ctx, nil, time.Time{}, time.Time{}); err != nil {
 		return err
 	}
 	for until := time.Now().Add(kindTimeout); b.Kind() == KindUnknown && time.Now().Before(until); {
