@@ -1,5 +1,5 @@
 // Package fleet finds, installs, starts, kills and restarts database servers on this machine, for
-// the sandbox, the tests and the benchmarks. It imports no other package of Shardway and no server:
+// the sandbox, the tests and the benchmarks. It imports nothing of the product and no server:
 // every server is a separate process, fetched by the machine that runs it.
 //
 // A real mongod comes first wherever it is found; SecantusDB stands in for it where there is none.
