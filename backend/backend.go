@@ -143,6 +143,9 @@ func (b *Backend) ID() string { return b.cfg.ID }
 // URI is the connection string it was opened with. It may hold credentials: show HostString instead.
 func (b *Backend) URI() string { return b.cfg.URI }
 
+// SelectionTimeout is how long a request waits for a usable server.
+func (b *Backend) SelectionTimeout() time.Duration { return b.cfg.SelectionTimeout }
+
 // Kind tells replica set from standalone; KindUnknown until a server has answered for the first time.
 func (b *Backend) Kind() Kind { return b.facts.Load().kind }
 
@@ -163,7 +166,7 @@ const kindTimeout = time.Second
 // Ready waits until a server that takes writes has been found, at most the selection timeout. Kind is known then, unless the
 // server is neither of the kinds.
 func (b *Backend) Ready(ctx context.Context) error {
-	if _, err := b.selectServer(ctx, nil, time.Time{}, time.Time{}); err != nil {
+	if _, _, err := b.selectServer(ctx, nil, time.Time{}, time.Time{}); err != nil {
 		return err
 	}
 	for until := time.Now().Add(kindTimeout); b.Kind() == KindUnknown && time.Now().Before(until); {

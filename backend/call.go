@@ -29,10 +29,16 @@ type Request struct {
 	Deadline time.Time
 	// At, when not zero, is the time, which the caller has just read.
 	At time.Time
+	// While, when not nil, is asked again before a request is sent that had to wait for a server: when it does not hold any more nothing is sent, and the error
+	// is an *UnsentError with the cause ErrLapsed.
+	While Validity
 	// Shape, when not zero, says that the request is short as far as can be told (one document, outside of a transaction, no cursor left open) and so
 	// may share a connection with others. Requests of one shape do the same kind of thing: how long they take is learned from one another.
 	Shape Shape
 }
+
+// Validity is what a request is sent under.
+type Validity interface{ Valid() bool }
 
 // Reply is what a server answered.
 type Reply struct {
@@ -107,8 +113,12 @@ func (b *Backend) Start(ctx context.Context, req Request) (*Call, error) {
 		addr := address.Address(req.Host)
 		if addr == "" {
 			var err error
-			if addr, err = b.selectServer(ctx, req.ReadPref, deadline, until); err != nil {
+			var waited bool
+			if addr, waited, err = b.selectServer(ctx, req.ReadPref, deadline, until); err != nil {
 				return nil, err
+			}
+			if (waited || !until.IsZero()) && req.While != nil && !req.While.Valid() {
+				return nil, b.unsent(addr.String(), wire.HostUnreachable, ErrLapsed)
 			}
 		}
 		call, sent, err := b.try(ctx, addr, &req, deadline, &until)

@@ -17,8 +17,9 @@ const (
 	DefaultMaxConns = 256
 	// DefaultMaxWaiters bounds the requests that wait for a connection of one host.
 	DefaultMaxWaiters = 10_000
-	// DefaultSelectionTimeout is how long a request waits for a usable server, as long as a failover takes.
-	DefaultSelectionTimeout = 10 * time.Second
+	// DefaultSelectionTimeout is how long a request waits for a usable server: drivers' own default. A failover takes electionTimeoutMillis (10 s) and up to 15 %,
+	// then a vote and the new primary's catching up.
+	DefaultSelectionTimeout = 30 * time.Second
 	// DefaultConnectTimeout bounds dialling, TLS and authentication of one connection.
 	DefaultConnectTimeout = 10 * time.Second
 	// DefaultIdleTimeout is when an unused connection is closed. It is below the ten minutes after

@@ -66,6 +66,9 @@ func (e *LostError) WireError() *wire.Error { return &wire.Error{Code: e.Code, M
 // errGarbage is the class of replies that break the protocol; the connection cannot be trusted again.
 var errGarbage = errors.New("it sent what is not a valid reply")
 
+// ErrLapsed is the cause of an UnsentError for a request whose validity (Request.While) ended while it waited for a server.
+var ErrLapsed = errors.New("what it was to be sent under has ended meanwhile")
+
 // errClosed says that the Backend was closed, or removed from the fleet.
 var errClosed = errors.New("the backend is being closed")
 

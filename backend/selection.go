@@ -23,20 +23,21 @@ const minStaleness = 90 * time.Second
 
 // selectServer returns the address of a server that suits rp (nil: the primary), waiting for one until
 // ctx's end, the request's deadline or until; a zero until is the selection timeout from now.
-// The error is an *UnsentError.
-func (b *Backend) selectServer(ctx context.Context, rp *readpref.ReadPref, deadline, until time.Time) (address.Address, error) {
+// waited says that none was known at once. The error is an *UnsentError.
+func (b *Backend) selectServer(ctx context.Context, rp *readpref.ReadPref, deadline, until time.Time) (addr address.Address, waited bool, err error) {
 	d := b.topo.Description()
 	if d.CompatibilityErr == nil {
 		if addr := quickSelect(d, rp); addr != "" {
-			return addr, nil
+			return addr, false, nil
 		}
 	}
 	if b.selecting.Add(1) > int64(b.cfg.MaxWaiters) {
 		b.selecting.Add(-1)
-		return "", b.unsent("", wire.HostUnreachable, errors.New("too many requests wait for it already"))
+		return "", false, b.unsent("", wire.HostUnreachable, errors.New("too many requests wait for it already"))
 	}
 	defer b.selecting.Add(-1)
-	return b.awaitServer(ctx, rp, deadline, until)
+	addr, err = b.awaitServer(ctx, rp, deadline, until)
+	return addr, true, err
 }
 
 // awaitServer is the slow half of selectServer: it has the monitors look at once, and waits for them.

@@ -65,7 +65,7 @@ type BackendTLS struct {
 type Pool struct {
 	MaxConns          int           `key:"maxConns" help:"Most connections to one host. Each costs the server memory and a thread."`
 	MaxWaiters        int           `key:"maxWaiters" help:"Most requests that wait for a connection to one host; one more fails at once with a retryable error."`
-	SelectionTimeout  time.Duration `key:"selectionTimeout" help:"How long a request waits for a usable server: as long as a failover takes."`
+	SelectionTimeout  time.Duration `key:"selectionTimeout" help:"How long a request waits for a usable server, or for this proxy to be registered at the backend again: drivers' own default, which outlasts a failover."`
 	ConnectTimeout    time.Duration `key:"connectTimeout" help:"Limit for dialling, TLS and authentication of one connection."`
 	IdleTimeout       time.Duration `key:"idleTimeout" help:"A connection unused for this long is closed."`
 	HeartbeatInterval time.Duration `key:"heartbeatInterval" help:"How often a server is asked for its state."`
@@ -77,9 +77,9 @@ type Transactions struct {
 }
 
 // Reshape is the durations and limits of splits, moves and merges. All proxies of a fleet must agree
-// on lease, leaseMargin and retryWindow.
+// on leaseMargin and retryWindow.
 type Reshape struct {
-	Lease              time.Duration `key:"lease" help:"How long a proxy may use a backend without renewing. A dead proxy delays a flip by this and leaseMargin."`
+	Lease              time.Duration `key:"lease" help:"How long a proxy may use a backend without renewing. It must outlast a failover of the backend, or requests wait for a new registration. A dead proxy delays a flip by this and leaseMargin. 0: 30s, and as much longer or shorter as the backend's electionTimeoutMillis differs from 10s."`
 	LeaseRenew         time.Duration `key:"leaseRenew" help:"How often leases are renewed."`
 	LeaseMargin        time.Duration `key:"leaseMargin" help:"How far two clocks may differ in measuring one lease."`
 	BurnAfter          time.Duration `key:"burnAfter" help:"An attempt to flip that has held the gates this long is given up for now."`
@@ -102,14 +102,13 @@ func Default() Config {
 		Pool: Pool{
 			MaxConns:          256,
 			MaxWaiters:        10_000,
-			SelectionTimeout:  10 * time.Second,
+			SelectionTimeout:  30 * time.Second,
 			ConnectTimeout:    10 * time.Second,
 			IdleTimeout:       5 * time.Minute,
 			HeartbeatInterval: 10 * time.Second,
 		},
 		Transactions: Transactions{Lifetime: time.Minute},
 		Reshape: Reshape{
-			Lease:           10 * time.Second,
 			LeaseRenew:      2 * time.Second,
 			LeaseMargin:     time.Second,
 			BurnAfter:       time.Second,

@@ -145,14 +145,14 @@ func (c Config) validateReshape(p *problems) {
 	r := c.Reshape
 	p.atLeast("transactions.lifetime", c.Transactions.Lifetime, time.Millisecond)
 	for path, d := range map[string]time.Duration{
-		"lease": r.Lease, "leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin, "gateWait": r.GateWait,
+		"leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin, "gateWait": r.GateWait,
 		"standalonePause": r.StandalonePause, "drainLimit": r.DrainLimit, "checkInterval": r.CheckInterval,
 	} {
 		p.atLeast("reshape."+path, d, time.Millisecond)
 	}
 	p.atLeast("reshape.retryWindow", r.RetryWindow, 0)
-	if r.Lease < 2*r.LeaseRenew+r.LeaseMargin {
-		p.add("reshape.lease", "%s leaves no room for a lost renewal: at least twice leaseRenew and leaseMargin, %s", r.Lease, 2*r.LeaseRenew+r.LeaseMargin)
+	if least := 2*r.LeaseRenew + r.LeaseMargin; r.Lease != 0 && r.Lease < least {
+		p.add("reshape.lease", "%s leaves no room for a lost renewal: at least twice leaseRenew and leaseMargin, %s", r.Lease, least)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shardway/shardway/partition"
 )
 
 // Lease is an instance's right to use one backend. It is made anew with each instance; a request keeps the one that it began under.
@@ -17,6 +19,39 @@ type Lease struct {
 	mark   func(context.Context) error
 	mu     sync.Mutex
 	marked bool
+
+	// closed are the gates that the instance closed while it joined. Static once it has joined.
+	closed []closedGate
+}
+
+// closedGate is a gate that waits for a version.
+type closedGate struct {
+	gate *partition.Gate
+	ends int64
+}
+
+func (l *Lease) joinedBehind(gates []*partition.Gate, ends int64) {
+	for _, g := range gates {
+		l.closed = append(l.closed, closedGate{g, ends})
+	}
+}
+
+// Admits reports whether a request that is inside p's gate may be sent under this lease, which must have been taken before. The request may have entered under
+// an earlier instance of this process, which others may have ended since, so that nobody waits for its answer any more. What it may still use is what
+// cannot have been closed without this instance's answer:
+//
+//   - The map has not changed: a closing that has ended before this instance joined has left a version or a floor, which was applied before.
+//   - The gate is not closed by a closing that this instance met while it joined. Its owner may have counted the answers before the instance registered, and may
+//     flip at any moment. Requests that entered under this instance are not behind such a gate: it was closed before the lease could be had.
+//
+// A closing that comes later waits for this instance's answer, which waits for the request.
+func (l *Lease) Admits(p *partition.Part) bool {
+	for _, c := range l.closed {
+		if c.gate == p.Gate() && c.gate.Awaits(c.ends) {
+			return false
+		}
+	}
+	return p.Current()
 }
 
 // BeforeTransaction is called before the instance's first transaction begins at the backend, and may be called before each: the registration says from then

@@ -30,7 +30,7 @@ type Config struct {
 	Refresh func(context.Context) error
 	// Burn ends a closing for which no version has come in time, by inserting that version with nothing changed; nil leaves that to others.
 	Burn func(ctx context.Context, ns string, v int64, home catalog.RecordedHome) error
-	// Lost is told that this process's lease at a backend has ended: its cursors and transactions there are to be ended before Lost returns. May be nil.
+	// Lost is told that this process's lease at a backend has ended: its transactions there are to be ended before Lost returns. May be nil.
 	Lost func(ctx context.Context, backendID string)
 	// Overdue is told of retired homes that are still in use at the drain limit: the cursors there are to be killed. May be nil.
 	Overdue func([]partition.Home)
@@ -38,7 +38,8 @@ type Config struct {
 	Abort func([]partition.Home)
 	// Undecided reports whether a transaction of this process at a backend may still be open. Nil: there are never any.
 	Undecided func(backendID string) bool
-	// Lease is how long a lease lasts (10 s), Renew how often it is renewed (2 s), Margin what clocks may differ by (1 s).
+	// Lease is how long a lease lasts; 0 is DefaultLease, or what the backend's election timeout needs. Renew is how often it is renewed (2 s), Margin what
+	// clocks may differ by (1 s).
 	Lease, Renew, Margin time.Duration
 	// Patience is how long a closing may stand before this process burns the version that ends it (5 s).
 	Patience time.Duration
@@ -70,7 +71,6 @@ func New(cfg Config) *Member {
 			*d = v
 		}
 	}
-	def(&cfg.Lease, 10*time.Second)
 	def(&cfg.Renew, 2*time.Second)
 	def(&cfg.Margin, time.Second)
 	def(&cfg.Patience, 5*time.Second)
@@ -123,7 +123,11 @@ func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 // session is the life of one instance. An instance whose lease was lost is not gone yet: what it sent may be in flight, and only the next one, which
 // answers for all gates of this process, can speak for it.
 func (m *Member) session(ctx context.Context, b *backend.Backend) error {
-	in := &instance{m: m, b: b, board: BoardOf(b), id: bson.NewObjectID(), lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
+	length, err := m.leaseLength(ctx, b)
+	if err != nil {
+		return err
+	}
+	in := &instance{m: m, b: b, board: BoardOf(b), id: bson.NewObjectID(), lease: &Lease{length: length, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
 	in.lease.mark = in.markTransactions
 	inner, cancel := context.WithCancel(ctx)
 	defer in.wg.Wait()
@@ -200,10 +204,11 @@ type instance struct {
 // join registers the instance as the protocol says. The stream of closings, nil on a standalone, begins before they are read; met are the gates that
 // were closed.
 func (in *instance) join(ctx context.Context) (stream *mongo.ChangeStream, met []*partition.Gate, err error) {
-	limited, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
+	limited, cancel := context.WithTimeout(ctx, in.lease.length)
 	defer cancel()
 	sent := time.Now()
-	doc := protocol.Instance{ID: in.id, Proxy: in.m.cfg.Proxy, PID: os.Getpid(), Started: time.Now().UTC()}
+	doc := protocol.Instance{ID: in.id, Proxy: in.m.cfg.Proxy, PID: os.Getpid(), Started: time.Now().UTC(),
+		Lease: (in.lease.length + in.lease.margin).Milliseconds()}
 	registered := func() error {
 		if !in.lease.renewed(sent, true) {
 			return errors.New("the registration was confirmed after its lease had ended")
@@ -224,7 +229,12 @@ func (in *instance) join(ctx context.Context) (stream *mongo.ChangeStream, met [
 		}
 		return nil
 	}
-	err = protocol.Join(limited, in.board, doc, registered, func(c protocol.Closing) { met = append(met, in.meet(ctx, c)...) }, floor)
+	see := func(c protocol.Closing) {
+		gates := in.meet(ctx, c)
+		met = append(met, gates...)
+		in.lease.joinedBehind(gates, c.Ends)
+	}
+	err = protocol.Join(limited, in.board, doc, registered, see, floor)
 	if err != nil && stream != nil {
 		_ = stream.Close(context.WithoutCancel(ctx))
 	}
@@ -267,7 +277,8 @@ func (in *instance) renew(ctx context.Context) error {
 		case <-t.C:
 		}
 		sent := time.Now()
-		rctx, cancel := context.WithTimeout(ctx, in.m.cfg.Renew)
+		// While a set recovers from a failover a majority may take longer to confirm than from one renewal to the next.
+		rctx, cancel := context.WithTimeout(ctx, max(in.m.cfg.Renew, in.lease.length/4))
 		ok, err := in.board.Renew(rctx, in.id)
 		cancel()
 		switch {

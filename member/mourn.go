@@ -24,7 +24,7 @@ const keepGone = 24 * time.Hour
 // mourn ends the instances of others, at this backend, whose lease is not renewed, until ctx ends. Every proxy does it, so that the death of one
 // delays the changes of maps by a lease and no more.
 func (in *instance) mourn(ctx context.Context) {
-	m := protocol.NewMourner(in.m.cfg.Lease+in.m.cfg.Margin, 0)
+	m := protocol.NewMourner(in.lease.length+in.lease.margin, 0)
 	if d, err := in.linger(ctx); err == nil {
 		m.Linger(d)
 	}
@@ -48,10 +48,11 @@ func (in *instance) mourn(ctx context.Context) {
 
 // bearAway looks once. What fails is tried again at the next look.
 func (in *instance) bearAway(ctx context.Context, m *protocol.Mourner) {
-	ctx, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
+	ctx, cancel := context.WithTimeout(ctx, in.lease.length)
 	defer cancel()
-	now := time.Now() // before the reading: what is measured is never longer than what passed
+	began := time.Now()
 	all, err := in.board.Instances(ctx)
+	ended := time.Now()
 	if err != nil {
 		return
 	}
@@ -62,7 +63,7 @@ func (in *instance) bearAway(ctx context.Context, m *protocol.Mourner) {
 		}
 		m.Linger(d)
 	}
-	end, gone := m.Look(now, all, func(id protocol.ID) bool { return id == in.id })
+	end, gone := m.Look(began, ended, all, func(id protocol.ID) bool { return id == in.id })
 	for _, other := range end {
 		if ok, err := in.board.End(ctx, other.ID, other.Renewals); ok && err == nil {
 			in.m.cfg.Log.Warn().Str("backend", in.b.ID()).Str("proxy", other.Proxy).Msg("the lease of another proxy was not renewed; its instance is ended")
@@ -76,7 +77,7 @@ func (in *instance) bearAway(ctx context.Context, m *protocol.Mourner) {
 // linger is how long after its end a transaction of an instance may still be open at the backend: the lifetime in force, and one pass of the reaper. An error says that
 // nothing was found out.
 func (in *instance) linger(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, in.m.cfg.Lease)
+	ctx, cancel := context.WithTimeout(ctx, in.lease.length)
 	defer cancel()
 	body, err := in.b.Run(ctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "transactionLifetimeLimitSeconds", Value: 1}})
 	if err != nil && (body == nil || wire.AsError(err).Code.Retriable()) {

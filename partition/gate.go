@@ -121,6 +121,14 @@ func (g *Gate) wakeLocked() {
 	g.changed = make(chan struct{})
 }
 
+// Awaits reports whether the gate is closed and the version that is to end that, ends, has not been applied. A gate that is closed for its whole database awaits
+// whatever version ends that.
+func (g *Gate) Awaits(ends int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held || (g.state == ClosedWrites || g.state == ClosedAll) && g.version < ends
+}
+
 // SetBrake holds every write that enters up for d, 0 for not at all: a reshape that follows slower than the home is written to gains on it so.
 func (g *Gate) SetBrake(d time.Duration) {
 	g.mu.Lock()

@@ -20,9 +20,7 @@ type Part struct {
 	version int64
 }
 
-// Current reports whether the map has not changed since the part was planned with. Whoever is inside the part's gate may send under a lease that he looks up before he
-// asks this: a closing that he has not answered for, because the instance under which he entered has been ended meanwhile, has retired the gate, or brought it to a later
-// version, before a new instance's lease could be had.
+// Current reports whether the map has not changed since the part was planned with.
 func (p *Part) Current() bool {
 	g := p.gate
 	if g == nil {

@@ -18,6 +18,8 @@ type Instance struct {
 	Started time.Time `bson:"started"`
 	// Renewals counts the renewals of the lease; whoever has seen it unchanged for longer than a lease may end the instance.
 	Renewals int64 `bson:"renewals"`
+	// Lease is how long the instance's lease lasts, with the margin, in milliseconds: whoever would end it waits for at least that long. 0: it does not say.
+	Lease int64 `bson:"lease,omitempty"`
 	// Transactions says that the instance may have left a transaction open: it is written before the first one begins.
 	Transactions bool `bson:"transactions,omitempty"`
 	// Ended says that the lease was not renewed in time: it cannot be renewed any more. An ended instance excuses nobody yet.
@@ -25,6 +27,10 @@ type Instance struct {
 	// Gone says that nothing that the instance began can still become visible on the backend and be acknowledged.
 	Gone bool `bson:"gone"`
 }
+
+// Unrenewed is how long the instance's count of renewals must have been seen unchanged before it may be ended, as far as the instance says so itself. So
+// processes whose leases are of different lengths, such as before and after a change of a setting, never end one another too early.
+func (in Instance) Unrenewed() time.Duration { return time.Duration(in.Lease) * time.Millisecond }
 
 // Closing asks that the gates of homes be closed until version Ends of the map of NS.
 type Closing struct {

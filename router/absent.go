@@ -43,12 +43,18 @@ func (r *Router) lookupDatabase(ctx context.Context, ns string) (*partition.Coll
 // stillAbsent passes the gate of a dropped collection: whoever makes it anew closes that first, in every proxy. The lease says that this one would have been told.
 func (r *Router) stillAbsent(ctx context.Context, c *partition.Collection) error {
 	at := []*partition.Part{c.Absent}
+	if err := r.joined(ctx, at); err != nil {
+		return err
+	}
 	if err := partition.Enter(ctx, at, partition.Read); err != nil {
 		return err
 	}
 	defer partition.Leave(at, partition.Read)
-	if r.cfg.Member != nil && !r.cfg.Member.Lease(c.Absent.Backend).Valid() {
-		return leaseError(c.Absent.Backend)
+	if r.cfg.Member == nil {
+		return nil
+	}
+	if l := r.cfg.Member.Lease(c.Absent.Backend); !l.Valid() || !l.Admits(c.Absent) {
+		return &leaseError{backend: c.Absent.Backend, unsent: true}
 	}
 	return nil
 }

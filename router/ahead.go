@@ -10,7 +10,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/backend"
-	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -19,7 +18,7 @@ import (
 // cursor has one batch ahead at most, an unsorted cursor few, and all cursors together no more than aheadLimit: what is beyond is asked for when the client waits for it.
 //
 // A fetch is a goroutine that sends one getMore, reads the reply off the connection, and ends; its cursor owns it, waits for it when it closes, and holds
-// the partition's gate for it. What it brought counts when it is handed out: the lease is looked at then once more, and an error is told in the branch's turn.
+// the partition's gate for it. An error is told in the branch's turn.
 // One that could not be sent never was: the branch is asked again by whoever waits for it. Cursors in transactions, tailable ones, and those
 // of a single backend are never fetched ahead: there a getMore has a meaning of its own.
 
@@ -52,8 +51,7 @@ type fetch struct {
 
 	reply  backend.Reply // if err is nil
 	err    error
-	unsent bool // it did not leave: err counts for nothing
-	lease  *member.Lease
+	unsent bool  // it did not leave: err counts for nothing
 	bytes  int64 // of the budget
 }
 
@@ -74,7 +72,7 @@ func (f *fanout) startFetch(br *branch, q *Request) bool {
 	}
 	ctx, cancel := context.WithCancel(f.r.life)
 	ft := &fetch{cancel: cancel, over: make(chan struct{}), bytes: maxReply}
-	to, msg, gate := target{Backend: br.part.Backend, Host: br.host}, f.getMore(br, q), br.part.Gate()
+	to, msg, gate := br.more(q), f.getMore(br, q), br.part.Gate()
 	gate.Hold() // as the cursor does, but until the backend works no longer
 	br.ahead = ft
 	go func() {
@@ -99,7 +97,6 @@ func (ft *fetch) run(ctx context.Context, r *Router, to target, msg []byte) {
 		var lost *backend.LostError
 		ft.err, ft.unsent = err, !errors.As(err, &lost)
 	} else {
-		ft.lease = c.lease
 		ft.reply, ft.err = c.wait()
 	}
 	size := int64(cap(ft.reply.Body))
@@ -109,7 +106,7 @@ func (ft *fetch) run(ctx context.Context, r *Router, to target, msg []byte) {
 
 // good reports whether a fetch that is over has brought a batch that may be handed out.
 func (ft *fetch) good() bool {
-	return ft.err == nil && (ft.lease == nil || ft.lease.Valid()) && commandError(ft.reply.Body) == nil
+	return ft.err == nil && commandError(ft.reply.Body) == nil
 }
 
 // land gives a branch that has no document left what its fetch, which is over, has brought.
@@ -117,16 +114,11 @@ func (f *fanout) land(br *branch) error {
 	ft := br.ahead
 	br.ahead = nil
 	f.r.ahead.used.Add(-ft.bytes)
-	err := ft.err
-	switch {
-	case ft.unsent:
+	if ft.unsent {
 		br.unsent = true
 		return nil
-	case err == nil && ft.lease != nil && !ft.lease.Valid():
-		ft.reply.Release()
-		err = leaseError(br.part.Backend)
 	}
-	return settle([]*branch{br}, []backend.Reply{ft.reply}, []error{err}, "nextBatch")
+	return settle([]*branch{br}, []backend.Reply{ft.reply}, []error{ft.err}, "nextBatch")
 }
 
 // bare reports whether a branch needs a batch: nothing is left of the last one, not in the heap either.

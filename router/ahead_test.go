@@ -12,7 +12,6 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/backendtest"
-	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
@@ -382,11 +381,10 @@ func TestFetchAheadLands(t *testing.T) {
 		id     int64
 		unsent bool
 	}{
-		"a batch":                  {fetch: fetch{reply: body}, id: 9},
-		"an error":                 {fetch: fetch{reply: failed}, code: wire.QueryPlanKilled},
-		"under a lease that ended": {fetch: fetch{reply: body, lease: &member.Lease{}}, code: wire.HostUnreachable, id: 8},
-		"a lost reply":             {fetch: fetch{err: lost}, code: wire.NetworkTimeout, id: 8},
-		"it did not leave":         {fetch: fetch{err: unsent, unsent: true}, id: 8, unsent: true},
+		"a batch":          {fetch: fetch{reply: body}, id: 9},
+		"an error":         {fetch: fetch{reply: failed}, code: wire.QueryPlanKilled},
+		"a lost reply":     {fetch: fetch{err: lost}, code: wire.NetworkTimeout, id: 8},
+		"it did not leave": {fetch: fetch{err: unsent, unsent: true}, id: 8, unsent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fanout{r: &Router{}}

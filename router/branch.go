@@ -44,6 +44,11 @@ func (b *branch) take(reply backend.Reply, field string) error {
 	return nil
 }
 
+// more is where the branch's next batch is asked for.
+func (b *branch) more(q *Request) target {
+	return target{Backend: b.part.Backend, Host: b.host, Cursor: q.txn == nil}
+}
+
 // next cuts the first document off the batch.
 func (b *branch) next() (bson.Raw, bool) {
 	if len(b.docs) == 0 {

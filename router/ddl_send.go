@@ -147,6 +147,7 @@ func (r *Router) askHost(ctx context.Context, t target, db string, cmd bson.D) (
 	if err != nil {
 		return nil, "", wire.Errorf(wire.InternalError, "a command of the proxy's own cannot be encoded: %v", err)
 	}
+	t.Wait = true
 	reply, err := r.do(ctx, t, wire.AppendMsg(nil, 0, 0, 0, body))
 	if err != nil {
 		return nil, "", err

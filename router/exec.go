@@ -39,7 +39,7 @@ func (r *Router) pass(ctx context.Context, ns string, mode partition.Mode, check
 	if t := r.txnOf(ctx); t != nil {
 		return r.passInTransaction(ctx, t, ns, mode, checkViews, plan, f)
 	}
-	for {
+	for n := 1; ; {
 		c := r.cfg.Table.View().Collection(ns)
 		if c == nil || c.Absent != nil {
 			var err error
@@ -56,6 +56,10 @@ func (r *Router) pass(ctx context.Context, ns string, mode partition.Mode, check
 		if err != nil {
 			return err
 		}
+		noLease := r.joined(ctx, parts)
+		if noLease != nil && (mode == partition.Write || ctx.Err() != nil) {
+			return noLease // a read may do without some of its parts
+		}
 		err = partition.Enter(ctx, parts, mode)
 		if errors.Is(err, partition.ErrReplan) {
 			continue
@@ -63,7 +67,12 @@ func (r *Router) pass(ctx context.Context, ns string, mode partition.Mode, check
 		if err != nil {
 			return err
 		}
-		return inside(c, parts, mode, f)
+		err = inside(c, parts, mode, f)
+		// A read has changed nothing and none of it has been passed on, so it may be run again as a whole.
+		if mode == partition.Write || n == attempts || !mayRepeat(ctx, err) && (noLease != nil || !mustReplan(err)) {
+			return err
+		}
+		n++
 	}
 }
 
@@ -84,6 +93,14 @@ type target struct {
 	Part *partition.Part
 	// Shape, when not 0, lets a short request share a connection.
 	Shape backend.Shape
+	// Wait has a message that finds no lease wait for one, inside its gates if it is in any: where nobody can begin again outside of them.
+	Wait bool
+	// Cursor says that the message goes on with a cursor, or ends it, outside of transactions. It needs no lease. The cursor was opened under one, inside the gate of
+	// its home, and reads that home for as long as there is one: a closing lets it pass, a flip lets it read the old home to its end, and a home whose
+	// readers are no longer waited for, because the instance was ended, is dropped, whereupon the server itself ends the cursor. A physical
+	// name is never used again, and a server's cursor is bound to the collection, not to its name. So whatever the lease, a getMore returns what was there
+	// when the read began or later, or an error, and never another collection's documents.
+	Cursor bool
 }
 
 // call is a message that was sent and whose reply is still to be read.
@@ -104,17 +121,34 @@ func (r *Router) send(ctx context.Context, t target, msg []byte) (call, error) {
 		}
 	}
 	c := call{r: r, backend: t.Backend}
-	now := time.Now()
-	if r.cfg.Member != nil {
-		// In this order: a lease of an instance that joined after the request had entered its gate is good for what is current then.
+	if r.cfg.Member == nil || t.Cursor {
+		var err error
+		c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host, Shape: t.Shape, At: time.Now()})
+		return c, err
+	}
+	for {
+		now := time.Now()
 		c.lease = r.cfg.Member.Lease(t.Backend)
-		if !c.lease.ValidAt(now) || t.Part != nil && !t.Part.Current() {
-			return call{}, leaseError(t.Backend)
+		if !c.lease.ValidAt(now) {
+			if !t.Wait {
+				return call{}, &leaseError{backend: t.Backend, unsent: true}
+			}
+			var err error
+			if c.lease, err = r.lease(ctx, b); err != nil {
+				return call{}, err
+			}
+			now = time.Now()
+		}
+		// After the lease was taken: what it admits now, it admits.
+		if t.Part != nil && !c.lease.Admits(t.Part) {
+			return call{}, &leaseError{backend: t.Backend, unsent: true}
+		}
+		var err error
+		c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host, Shape: t.Shape, At: now, While: c.lease})
+		if !errors.Is(err, backend.ErrLapsed) {
+			return c, err
 		}
 	}
-	var err error
-	c.pending, err = b.Start(ctx, backend.Request{Message: msg, ReadPref: t.ReadPref, Host: t.Host, Shape: t.Shape, At: now})
-	return c, err
 }
 
 // wait reads the reply and looks at the lease again: a reply that came after its end proves nothing. An ok:0 reply is returned as a reply, not as an error.
@@ -132,17 +166,12 @@ func (c call) judge(reply backend.Reply, err error) (backend.Reply, error) {
 		if err == nil {
 			reply.Release()
 		}
-		return backend.Reply{}, leaseError(c.backend)
+		return backend.Reply{}, &leaseError{backend: c.backend}
 	}
 	if err != nil {
 		return backend.Reply{}, err
 	}
 	return reply, nil
-}
-
-func leaseError(backendID string) error {
-	return &wire.Error{Code: wire.HostUnreachable, Labels: []string{"RetryableWriteError"},
-		Message: "this proxy's lease at backend '" + backendID + "' has ended; the outcome of the operation is unknown, retry it"}
 }
 
 // do sends to one target and waits.

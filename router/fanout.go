@@ -297,7 +297,7 @@ func (f *fanout) refill(ctx context.Context, q *Request) (bool, error) {
 			coming = true
 		case br.id != 0:
 			who = append(who, br)
-			targets = append(targets, target{Backend: br.part.Backend, Host: br.host})
+			targets = append(targets, br.more(q))
 			msgs = append(msgs, f.getMore(br, q))
 		}
 	}

@@ -236,8 +236,8 @@ func (m *modification) send(ctx context.Context, part *partition.Part, as *chang
 		if err == nil {
 			return body, nil
 		}
-		if e := wire.AsError(err); !e.Code.Retriable() || n == writeAttempts || ctx.Err() != nil {
-			return nil, m.label(e)
+		if n == attempts || !mayRepeat(ctx, err) {
+			return nil, m.label(wire.AsError(err))
 		}
 	}
 }
@@ -276,7 +276,7 @@ func (m *modification) once(ctx context.Context, part *partition.Part, as *chang
 		}
 		return dst
 	})
-	reply, err := m.r.do(ctx, target{Backend: part.Backend, Part: part}, wire.AppendMsg(nil, 0, 0, 0, body))
+	reply, err := m.r.do(ctx, target{Backend: part.Backend, Part: part, Wait: true}, wire.AppendMsg(nil, 0, 0, 0, body))
 	if err != nil {
 		return nil, err
 	}

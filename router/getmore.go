@@ -113,7 +113,7 @@ func (s *single) getMore(ctx context.Context, q *Request, limit, id int64, ns st
 	d = q.appendSession(d, s.session)
 	d = q.appendTail(d, s.branch.part.DB)
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
-	got, err := s.r.do(ctx, target{Backend: s.branch.part.Backend, Host: s.branch.host}, wire.AppendMsg(nil, 0, 0, 0, d))
+	got, err := s.r.do(ctx, s.branch.more(q), wire.AppendMsg(nil, 0, 0, 0, d))
 	if err != nil {
 		return nil, true, err
 	}

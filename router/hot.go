@@ -171,7 +171,12 @@ func (c *Conn) answerPoint(ctx context.Context, m wire.Message, kind *pointKind)
 	}
 	p.kind.to.one.Add(1)
 	var got backend.Reply
-	if err = p.send(r); err == nil {
+	if err = p.send(r); mustReplan(err) {
+		partition.Leave(p.parts, p.kind.mode)
+		defer p.release()
+		return pointAnswered, p.finish(p.again())
+	}
+	if err == nil {
 		if c.socket != nil && p.sent.pending.Hand(p) {
 			return pointGiven, nil
 		}
@@ -335,8 +340,7 @@ func (p *point) enter(r *Router) (reply Reply, within bool, err error) {
 			return Reply{}, false, err
 		}
 		if !p.place(r) { // dropped, or another key by now
-			p.lent = true
-			reply, err = p.q.Command.Run(p.ctx, &p.q)
+			reply, err = p.again()
 			return reply, false, err
 		}
 	}
@@ -419,7 +423,18 @@ func (p *point) settle(got backend.Reply, err error) error {
 		reply, err = p.found(got)
 	}
 	partition.Leave(p.parts, p.kind.mode)
+	// A find is run again where that may help, and so is a retryable write that could not be sent again from where it was: the general code does what follows when a
+	// client sends them again.
+	if p.kind.write == nil && mayRepeat(p.ctx, err) || mustReplan(err) {
+		reply, err = p.again()
+	}
 	return p.finish(reply, err)
+}
+
+// again has the general code answer a command whose gate has been left.
+func (p *point) again() (Reply, error) {
+	p.lent = true
+	return p.q.Command.Run(p.ctx, &p.q)
 }
 
 // found makes the client's reply of one to a find that is not plain: a cursor was left open, or it is an error.

@@ -172,10 +172,12 @@ func (p *point) written(got backend.Reply, err error) (reply Reply, _ error) {
 		switch {
 		case err == nil:
 			return reply, nil
-		case n == writeAttempts || !p.q.HasTxn || !wire.Retriable(err) || p.ctx.Err() != nil:
+		case p.q.HasTxn && mustReplan(err):
+			return Reply{}, err
+		case n == attempts || !p.q.HasTxn || !mayRepeat(p.ctx, err):
 			return Reply{}, p.q.writeError(err)
 		}
-		got, err = r.do(p.ctx, target{Backend: part.Backend, Part: part, Shape: p.shape}, p.out.B)
+		got, err = r.do(p.ctx, target{Backend: part.Backend, Part: part, Shape: p.shape, Wait: true}, p.out.B)
 	}
 }
 

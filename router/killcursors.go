@@ -42,7 +42,7 @@ func (r *Router) sendKill(br *branch, session bson.Raw) {
 	d, _ = bsoncore.AppendDocumentEnd(d, start)
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
-	reply, err := r.do(ctx, target{Backend: br.part.Backend, Host: br.host}, wire.AppendMsg(nil, 0, 0, 0, d))
+	reply, err := r.do(ctx, target{Backend: br.part.Backend, Host: br.host, Cursor: true}, wire.AppendMsg(nil, 0, 0, 0, d))
 	if err == nil {
 		reply.Release()
 	}

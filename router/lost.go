@@ -10,25 +10,30 @@ import (
 // cutOff is why a transaction is aborted whose lease was lost.
 const cutOff = "this proxy was cut off from its backend"
 
-// LeaseLost ends what this proxy has open at a backend whose lease it has lost: what it began under the old instance is another's to answer for. A getMore
-// for one of its cursors is 237 CursorKilled from then on.
+// LeaseLost aborts the transactions that this proxy has open at a backend whose lease it has lost: what they began under the old instance is another's to answer
+// for. Their cursors end with them: a getMore for one is 237 CursorKilled from then on. All other cursors go on, on secondaries and, if it lives, on the
+// primary (target.Cursor says why that is safe); those of a server that is gone end with the next getMore.
 func (r *Router) LeaseLost(_ context.Context, backendID string) {
-	r.cursors.condemn(func(p *partition.Part) bool { return p.Backend == backendID })
+	r.cursors.condemn(func(c *cursor) bool {
+		return c.txn != nil && slices.ContainsFunc(c.held, func(p *partition.Part) bool { return p.Backend == backendID })
+	})
 	r.abortWhere(cutOff, func(t *transaction) bool { return t.backend == backendID })
 }
 
 // DrainOverdue ends the cursors on homes that the newest map does not name and that were to be drained by now: 237.
 func (r *Router) DrainOverdue(homes []partition.Home) {
-	r.cursors.condemn(func(p *partition.Part) bool { return slices.Contains(homes, p.Home) })
+	r.cursors.condemn(func(c *cursor) bool {
+		return slices.ContainsFunc(c.held, func(p *partition.Part) bool { return slices.Contains(homes, p.Home) })
+	})
 }
 
 // maxCondemned bounds the ids that are remembered of cursors that this proxy has killed.
 const maxCondemned = 10000
 
-// condemn kills the cursors that use a part that at accepts, and remembers their ids for those who ask for more.
-func (cs *cursors) condemn(at func(*partition.Part) bool) {
+// condemn kills the cursors that match accepts, and remembers their ids for those who ask for more.
+func (cs *cursors) condemn(match func(*cursor) bool) {
 	cs.killWhere(func(c *cursor) bool {
-		if !slices.ContainsFunc(c.held, at) {
+		if !match(c) {
 			return false
 		}
 		if cs.condemned == nil || len(cs.condemned) >= maxCondemned {

@@ -200,7 +200,7 @@ func (s *rest) run(ctx context.Context, q *Request, docs *batch, stages []bson.R
 	cmd = q.appendTail(cmd, s.home.DB)
 	cmd, _ = bsoncore.AppendDocumentEnd(cmd, start)
 	to := q.target(&s.home)
-	to.Part = nil // the documents are in the message
+	to.Part, to.Wait = nil, true // the documents are in the message
 	reply, err := s.f.r.do(ctx, to, wire.AppendMsg(nil, 0, 0, 0, cmd))
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (s *rest) run(ctx context.Context, q *Request, docs *batch, stages []bson.R
 }
 
 func (s *rest) more(ctx context.Context, q *Request) error {
-	reply, err := s.f.r.do(ctx, target{Backend: s.home.Backend, Host: s.current.host}, s.f.getMore(s.current, q))
+	reply, err := s.f.r.do(ctx, s.current.more(q), s.f.getMore(s.current, q))
 	return settleOne(s.current, reply, err)
 }
 

@@ -161,7 +161,7 @@ func (r *Router) endElsewhere(ctx context.Context, q *Request) (Reply, error) {
 // sendEnd sends the client's commitTransaction or abortTransaction to a backend, again where that may help.
 func (r *Router) sendEnd(ctx context.Context, q *Request, backendID string) (Reply, error) {
 	for n := 1; ; n++ {
-		got, err := r.do(ctx, target{Backend: backendID}, q.endMessage())
+		got, err := r.do(ctx, target{Backend: backendID, Wait: true}, q.endMessage())
 		if err == nil {
 			if err = commandError(got.Body); err == nil {
 				reply := Reply{Body: relay(got.Body)}
@@ -170,7 +170,7 @@ func (r *Router) sendEnd(ctx context.Context, q *Request, backendID string) (Rep
 			}
 			got.Release()
 		}
-		if !wire.AsError(err).Code.Retriable() || n == endAttempts || ctx.Err() != nil {
+		if n == endAttempts || !mayRepeat(ctx, err) {
 			return Reply{}, err
 		}
 	}

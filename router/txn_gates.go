@@ -90,9 +90,13 @@ func (t *transaction) stay(ctx context.Context, parts []*partition.Part) error {
 		return wire.Errorf(wire.IllegalOperation, "Transaction numbers are only allowed on a replica set member or mongos: backend '%s' is a standalone", at)
 	}
 	if t.r.cfg.Member != nil {
-		lease := t.r.cfg.Member.Lease(at)
-		if !lease.Valid() {
-			return leaseError(at)
+		b := t.r.cfg.Backends.Get(at)
+		if b == nil {
+			return &leaseError{backend: at, unsent: true}
+		}
+		lease, err := t.r.lease(ctx, b) // no gate of the transaction's is held yet
+		if err != nil {
+			return err
 		}
 		if err := lease.BeforeTransaction(ctx); err != nil {
 			return wire.Errorf(wire.HostUnreachable, "a transaction cannot be announced at backend '%s': %v", at, err)

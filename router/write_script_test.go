@@ -179,7 +179,7 @@ func TestPartialFailure(t *testing.T) {
 			t.Errorf("statement %d: %d", i, code)
 		}
 	}
-	if n := len(writesOf(servers[1])); n != writeAttempts {
+	if n := len(writesOf(servers[1])); n != attempts {
 		t.Errorf("sent %d times", n)
 	}
 	if text := fmt.Sprint(r); strings.Contains(text, "not master") {

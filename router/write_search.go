@@ -382,7 +382,7 @@ func (r *Router) pick(ctx context.Context, q *Request, c *partition.Collection, 
 	targets := make([]target, len(s.among))
 	msgs := make([][]byte, len(s.among))
 	for i, p := range s.among {
-		targets[i], msgs[i] = target{Backend: p.Backend, Part: p}, wire.AppendMsg(nil, 0, 0, 0, q.searchCommand(p, s.op, c.Key))
+		targets[i], msgs[i] = target{Backend: p.Backend, Part: p, Wait: true}, wire.AppendMsg(nil, 0, 0, 0, q.searchCommand(p, s.op, c.Key))
 	}
 	replies, errs := r.scatter(ctx, targets, msgs)
 	var best *candidate

@@ -12,9 +12,6 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// writeAttempts is how often a retryable write is sent when a backend answers with a retriable error or not at all.
-const writeAttempts = 3
-
 // chunk is the statements that go to one part in one message. round puts the chunks of one part in order.
 type chunk struct {
 	group
@@ -88,12 +85,12 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 		}
 		buf := b.message(c, k, b.q.retryable())
 		buffers = append(buffers, buf)
-		targets, msgs, at = append(targets, target{Backend: k.part.Backend, Part: k.part, Shape: b.shape(c, &k)}), append(msgs, buf.B), append(at, i)
+		targets, msgs, at = append(targets, target{Backend: k.part.Backend, Part: k.part, Shape: b.shape(c, &k), Wait: true}), append(msgs, buf.B), append(at, i)
 	}
 	replies, errs := b.r.scatter(ctx, targets, msgs)
 	for j, i := range at {
 		o := newOutcome(&replies[j], errs[j])
-		for n := 1; n < writeAttempts && b.q.retryable() && o.retriable() && ctx.Err() == nil; n++ {
+		for n := 1; n < attempts && b.q.retryable() && mayRepeat(ctx, o.err); n++ {
 			reply, err := b.r.do(ctx, targets[j], msgs[j])
 			o = newOutcome(&reply, err)
 		}
@@ -127,9 +124,6 @@ func newOutcome(reply *backend.Reply, err error) outcome {
 	}
 	return outcome{body: append(bson.Raw(nil), reply.Body...)}
 }
-
-// retriable reports whether the message may be sent again, being a retryable write.
-func (o *outcome) retriable() bool { return wire.Retriable(o.err) }
 
 // merge takes the outcomes of a round. When nothing at all was done, by this round or before, the first error is the command's, as one server would have it;
 // else it becomes an error of the statements that were in the message.

@@ -9,20 +9,27 @@ import (
 )
 
 // takeOvers looks again and again, until ctx ends, for records that their owners do not renew any more, and takes them over: a record of which nothing has
-// changed for a lease and a margin, by this process's own clock.
+// changed for a lease and a margin, by this process's own clock. Only time during which the records could be read counts: while the catalog has no primary no
+// owner can renew.
 func (s *Splitter) takeOvers(ctx context.Context) {
 	seen := map[string]sighting{}
+	last := time.Now()
 	for pause(ctx, s.cfg.Renew/2) == nil {
 		now := time.Now()
 		all, err := s.cfg.Catalog.Reshapes(ctx)
 		if err != nil {
 			continue
 		}
+		read := time.Now()
+		if read.Sub(last) > s.cfg.Lease/2 {
+			clear(seen)
+		}
+		last = read
 		there := map[string]bool{}
 		for i := range all {
 			rec := &all[i]
 			there[rec.Slot] = true
-			at := sighting{rec.Owner, rec.Epoch, rec.Renewals, rec.Phase, now}
+			at := sighting{rec.Owner, rec.Epoch, rec.Renewals, rec.Phase, read}
 			if old, ok := seen[rec.Slot]; ok && old.same(at) {
 				at.since = old.since
 			}

@@ -39,7 +39,7 @@ type Config struct {
 	CopyBytesPerSecond int64
 	// RetryWindow is how long old homes are remembered; 0 means 30 min.
 	RetryWindow time.Duration
-	// Lease is how long a change that is not renewed is left to its owner, with Margin (10 s and 1 s); Renew is how often it is renewed (2 s).
+	// Lease is how long a change that is not renewed is left to its owner, with Margin (30 s and 1 s); Renew is how often it is renewed (2 s).
 	Lease, Renew, Margin time.Duration
 }
 
@@ -55,7 +55,7 @@ func (c *Config) setDefaults() {
 	def(&c.Backoff, time.Second)
 	def(&c.StandalonePause, 10*time.Second)
 	def(&c.RetryWindow, 30*time.Minute)
-	def(&c.Lease, 10*time.Second)
+	def(&c.Lease, 30*time.Second)
 	def(&c.Renew, 2*time.Second)
 	def(&c.Margin, time.Second)
 	if c.MaxPartitionBytes == 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,7 +163,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		roster.Keep(background, &beside, b)
 	}
 	beside.Go(func() { roster.Follow(background, &beside) })
-	awaitLeases(ctx, instances, backends, cfg.Reshape.Lease, log)
+	awaitLeases(ctx, instances, backends, cmp.Or(cfg.Reshape.Lease, member.DefaultLease), log)
 
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
 		return err

@@ -213,6 +213,7 @@ func (x mourner) Run(t *Thread) Program {
 	lease, linger := time.Second, time.Second
 	mo := protocol.NewMourner(lease, linger)
 	var last sight
+	looked := time.Unix(0, 0)
 	for {
 		s := t.do(Op{Name: "look at instances", On: func(w *World) bool { return sightOf(o, w) != last }, Do: func(w *World) Res { return sightOf(o, w) }}).(sight)
 		last = s
@@ -222,7 +223,13 @@ func (x mourner) Run(t *Thread) Program {
 				all = append(all, protocol.Instance{ID: oid(kindInstance, uint8(i)), Renewals: int64(in.renewals), Transactions: in.marked && t.m.variant != NoLifetime, Ended: in.ended})
 			}
 		}
-		end, gone := mo.Look(time.Unix(int64(s.clock), 0), all, func(protocol.ID) bool { return false })
+		now := time.Unix(int64(s.clock), 0)
+		// It looks often, so that all of the time since the last look counts.
+		for at := looked.Add(lease / 2); at.Before(now); at = at.Add(lease / 2) {
+			_, _ = mo.Look(at, at, all, nobodys)
+		}
+		looked = now
+		end, gone := mo.Look(now, now, all, nobodys)
 		for _, in := range end {
 			_, _ = o.End(ctx, in.ID, in.Renewals)
 		}
@@ -231,6 +238,8 @@ func (x mourner) Run(t *Thread) Program {
 		}
 	}
 }
+
+func nobodys(protocol.ID) bool { return false }
 
 type sight struct {
 	all   shownInstances
