@@ -66,7 +66,9 @@ func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
 		{Key: "shardingStatistics", Value: r.shardingStatistics()},
 		{Key: "transactions", Value: r.transactionStatus()},
 		{Key: "shardway", Value: bson.D{{Key: "version", Value: buildVersion()}, {Key: "program", Value: filepath.Base(os.Args[0])},
-			{Key: "goroutines", Value: int32(runtime.NumGoroutine())}, {Key: "draining", Value: r.topologyCounter() > 0}}},
+			{Key: "goroutines", Value: int32(runtime.NumGoroutine())}, {Key: "draining", Value: r.topologyCounter() > 0},
+			{Key: "retryableWrites", Value: bson.D{{Key: "refusedUnasked", Value: r.unanswered.passing.Load()},
+				{Key: "refusedByBackend", Value: r.unanswered.refused.Load()}}}}},
 	})
 }
 

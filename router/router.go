@@ -87,6 +87,8 @@ type Router struct {
 	derived   derivedSessions
 	retries   retryMemory
 	histories histories
+	// unanswered counts what could not be asked about them.
+	unanswered unansweredQuestions
 	// txns are the clients' transactions (txn*.go).
 	txns transactions
 	// views remembers what the databases' views read.

@@ -10,13 +10,14 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/backend/records"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
 // sessionKey identifies a session: the UUID of an lsid.
-type sessionKey [16]byte
+type sessionKey = records.SessionID
 
 // clientSession returns the id of the request's session. The request must have one.
 func (q *Request) clientSession() sessionKey {
