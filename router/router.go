@@ -123,6 +123,7 @@ func New(cfg Config) *Router {
 		defer close(r.sweepDone)
 		var gone sync.WaitGroup
 		gone.Go(func() { r.watchClients(ctx) })
+		gone.Go(func() { r.renewSessions(ctx) })
 		r.cursors.sweep(ctx)
 		gone.Wait()
 	}()
