@@ -89,6 +89,7 @@ type Router struct {
 	histories histories
 	// unanswered counts what could not be asked about them.
 	unanswered unansweredQuestions
+	crowded    crowdedBackends
 	// txns are the clients' transactions (txn*.go).
 	txns transactions
 	// views remembers what the databases' views read.

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,30 +9,12 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// unaskedEvery is how often the log says that a backend does not tell what it has on record.
-const unaskedEvery = time.Minute
-
 // unansweredQuestions counts the retryable writes that were refused because nobody could tell whether they had been executed. Its zero value is ready for use.
 type unansweredQuestions struct {
 	// passing counts those for a cause that passes, refused those for which the backend refuses to answer.
 	passing, refused atomic.Int64
 
-	mu   sync.Mutex
-	said map[string]time.Time // by backend, when the log said so last
-}
-
-// mayLog reports whether the log is to say now that a backend does not answer.
-func (u *unansweredQuestions) mayLog(backendID string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if last, ok := u.said[backendID]; ok && time.Since(last) < unaskedEvery {
-		return false
-	}
-	if u.said == nil {
-		u.said = map[string]time.Time{}
-	}
-	u.said[backendID] = time.Now()
-	return true
+	said limitedLog
 }
 
 // unasked is the error when a home cannot be asked for its record: a guess would apply the write twice, or not at all. It concerns one write only, which has a
@@ -60,7 +41,7 @@ func (r *Router) unasked(what string, home partition.Home, until time.Time, err 
 	if !until.IsZero() {
 		text += "; it must be asked until " + until.UTC().Format(time.RFC3339)
 	}
-	if r.unanswered.mayLog(home.Backend) {
+	if r.unanswered.said.may(home.Backend) {
 		r.log.Error().Err(err).Str("backend", home.Backend).Str("home", home.Physical).Bool("lasting", lasting).Msg(text + "; such writes are refused")
 	}
 	e.Message = text + " :: caused by :: " + cleanNames(e.Message)
