@@ -59,6 +59,8 @@ type Backend struct {
 	// selecting counts the requests waiting for a server to be found.
 	selecting atomic.Int64
 	stats     counters
+	clock     clusterClock
+	identity  identity
 
 	poolsMu sync.Mutex                                // held to add or remove a pool
 	pools   atomic.Pointer[map[address.Address]*pool] // copied on change

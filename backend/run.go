@@ -48,6 +48,7 @@ func (b *Backend) RunOn(ctx context.Context, to Target, db string, cmd bson.D) (
 	}
 	defer reply.Release()
 	own := append(bson.Raw(nil), reply.Body...)
+	b.clock.note(own)
 	if err := wire.ErrorFromReply(own); err != nil {
 		return own, err
 	}

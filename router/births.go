@@ -40,6 +40,12 @@ func (q *Request) appendBirth(dst []byte, p *partition.Part) []byte {
 	}
 	dst = bsoncore.AppendTimestampElement(dst, "afterClusterTime", birth.T, birth.I)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+	r := q.Conn.r
+	if b := r.cfg.Backends.Get(p.Backend); b != nil {
+		if now := b.ClusterTime(r.life, birth); now != nil {
+			dst = bsoncore.AppendDocumentElement(dst, "$clusterTime", bsoncore.Document(now))
+		}
+	}
 	return dst
 }
 

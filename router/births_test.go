@@ -26,6 +26,7 @@ func TestSecondaryReadsWaitForTheBirth(t *testing.T) {
 		at, i, _ := rc.Lookup("afterClusterTime").TimestampOK()
 		return rc, bson.Timestamp{T: at, I: i}
 	}
+	secondary.SetClock(bson.Timestamp{T: 99}) // it has not heard of the birth
 	secondary.SetScript(func(c backendtest.Command) backendtest.Answer {
 		docs := bson.A{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}}
 		if _, at := concern(c); !at.Before(birth) {
@@ -93,5 +94,26 @@ func TestSecondaryReadsWaitForTheBirth(t *testing.T) {
 	}
 	if _, at := sent(); at != birth {
 		t.Errorf("a $lookup was sent after %v, want %v", at, birth)
+	}
+}
+
+// TestCommandsThatTakeNoTime: validate takes no afterClusterTime, and runs on the primary whatever the client prefers.
+func TestCommandsThatTakeNoTime(t *testing.T) {
+	s := backendtest.New(t)
+	s.SetScript(func(c backendtest.Command) backendtest.Answer {
+		if c.Name == "validate" {
+			if _, err := c.Body.LookupErr("readConcern"); err == nil {
+				return backendtest.Err(72, "InvalidOptions", "Command validate does not support { afterClusterTime: <timestamp> }")
+			}
+			return backendtest.OK(bson.E{Key: "valid", Value: true})
+		}
+		return backendtest.OK(bson.E{Key: "cursor", Value: d("id", int64(0), "ns", "x.y", "firstBatch", bson.A{})})
+	})
+	e := newWriteEnv(t, map[string]string{"b0": s.URI()})
+	ns := e.db + ".young"
+	e.snap.Maps[ns] = &catalog.Map{NS: ns, V: 1, Partitions: []catalog.Partition{{Backend: "b0", Physical: "young@1.0.0", Birth: bson.Timestamp{T: 100}}}}
+	e.table.Apply(e.snap)
+	if _, err := e.raw(d("validate", "young", "$readPreference", d("mode", "secondaryPreferred"))); err != nil {
+		t.Error(err)
 	}
 }

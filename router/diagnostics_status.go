@@ -2,9 +2,11 @@ package router
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,8 +68,20 @@ func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
 		{Key: "shardingStatistics", Value: r.shardingStatistics()},
 		{Key: "transactions", Value: r.transactionStatus()},
 		{Key: "shardway", Value: bson.D{{Key: "version", Value: buildVersion()}, {Key: "program", Value: filepath.Base(os.Args[0])},
-			{Key: "goroutines", Value: int32(runtime.NumGoroutine())}, {Key: "draining", Value: r.topologyCounter() > 0}}},
+			{Key: "goroutines", Value: int32(runtime.NumGoroutine())}, {Key: "draining", Value: r.topologyCounter() > 0},
+			{Key: "retryableWrites", Value: bson.D{{Key: "refusedUnasked", Value: r.unanswered.passing.Load()},
+				{Key: "refusedByBackend", Value: r.unanswered.refused.Load()}, {Key: "refusedTooManySessions", Value: r.crowded.refused.Load()},
+				{Key: "sessions", Value: r.sessionsByBackend()}}}}},
 	})
+}
+
+// sessionsByBackend is how many sessions of this proxy's each backend may hold.
+func (r *Router) sessionsByBackend() bson.D {
+	counts, d := r.derived.liveCounts(), bson.D{}
+	for _, id := range slices.Sorted(maps.Keys(counts)) {
+		d = append(d, bson.E{Key: id, Value: int64(counts[id])})
+	}
+	return d
 }
 
 func (r *Router) shardingStatus() bson.D {

@@ -264,12 +264,19 @@ func (m *modification) once(ctx context.Context, part *partition.Part, as *chang
 		}
 		return false
 	}
+	var session sessionKey
+	if txn {
+		var err error
+		if session, err = m.r.derivedFor(m.q, part.Home); err != nil {
+			return nil, err
+		}
+	}
 	body := m.q.appendFor(nil, part, !txn, drop, func(dst []byte) []byte {
 		if as != nil {
 			dst = as.appendChanged(dst)
 		}
 		if txn {
-			dst = m.r.appendDerived(dst, m.q, part.Home)
+			dst = m.q.appendDerived(dst, session)
 			if m.stmt != 0 {
 				dst = bsoncore.AppendInt32Element(dst, "stmtId", m.stmt)
 			}

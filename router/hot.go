@@ -65,6 +65,8 @@ type point struct {
 	ctx  context.Context
 	sent call
 	out  *wire.Buffer
+	// session is the derived one of a retryable write.
+	session sessionKey
 	// lent says that a handler may have kept the request.
 	lent bool
 }
@@ -351,7 +353,12 @@ func (p *point) send(r *Router) (err error) {
 	part := p.parts[0]
 	to := target{Backend: part.Backend, Part: part, Shape: p.shape}
 	if p.kind.write != nil {
-		p.out = p.message(r, part)
+		if p.q.HasTxn {
+			if p.session, err = r.derivedFor(&p.q, part.Home); err != nil {
+				return err
+			}
+		}
+		p.out = p.message(part)
 		p.sent, err = r.send(p.ctx, to, p.out.B)
 		return err
 	}

@@ -182,7 +182,7 @@ func (p *point) written(got backend.Reply, err error) (reply Reply, _ error) {
 }
 
 // message makes the command for the statement's home: byte for byte what writeBatch.message makes.
-func (p *point) message(r *Router, part *partition.Part) *wire.Buffer {
+func (p *point) message(part *partition.Part) *wire.Buffer {
 	q, list := &p.q, p.kind.write.list
 	buf := wire.GetBuffer(512 + len(p.msg.Body) + len(p.stmt))
 	dst := wire.AppendMsgStart(buf.B[:0])
@@ -190,7 +190,7 @@ func (p *point) message(r *Router, part *partition.Part) *wire.Buffer {
 		if !q.HasTxn {
 			return dst
 		}
-		return r.appendDerived(dst, q, part.Home)
+		return q.appendDerived(dst, p.session)
 	})
 	at, dst := wire.AppendSequenceStart(dst, list)
 	dst = append(dst, p.stmt...)

@@ -27,20 +27,21 @@ func consumed(key []byte) bool {
 func (q *Request) appendFor(dst []byte, p *partition.Part, withSession bool, drop func(key []byte) bool, more func([]byte) []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
-	it := element.In(q.Msg.Body) // which parseShared has walked
+	waits := q.ReadPref != nil && !q.Command.Writes // what writes goes to the primary, and takes no time (validate)
+	it := element.In(q.Msg.Body)                    // which parseShared has walked
 	var e element.Element
 	for first := true; it.Next(&e); first = false {
 		switch {
 		case first:
 			dst = bsoncore.AppendStringElement(dst, q.Command.Name, p.Physical)
-		case q.ReadPref != nil && string(e.Key) == "readConcern":
+		case waits && string(e.Key) == "readConcern":
 			// made anew below
 		case consumed(e.Key) || drop != nil && drop(e.Key) || q.txn != nil && string(e.Key) == "readConcern":
 		default:
 			dst = append(dst, e.Raw...)
 		}
 	}
-	if q.ReadPref != nil {
+	if waits {
 		dst = q.appendBirth(dst, p)
 	}
 	if more != nil {

@@ -8,10 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/backend/records"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
@@ -31,6 +33,8 @@ type Roster struct {
 	CatalogBackend string
 	// Open opens a backend; it need not wait for it.
 	Open func(ctx context.Context, id, uri string) (*backend.Backend, error)
+	// Log is told of a backend that refuses what must be asked of it; the zero Logger is silent.
+	Log zerolog.Logger
 
 	mu   sync.Mutex // held while a backend joins or leaves
 	keep sync.Map   // id to what ends the registration and waits for that
@@ -46,6 +50,33 @@ func (o *Roster) Keep(ctx context.Context, wg *sync.WaitGroup, b *backend.Backen
 		defer cancel()
 		o.Member.Keep(ctx, b)
 	})
+	wg.Go(func() { o.probe(ctx, b) })
+}
+
+// probeEvery is how often a backend that does not answer is asked again whether it tells what sessions did.
+const probeEvery = 10 * time.Second
+
+// probe asks a backend, until it has an answer or ctx ends, whether it tells what sessions did on it. One that refuses serves all the same: nothing on it was replaced without that answer, unless what
+// it grants this proxy has changed since, and nothing will be. The log says so, before a split, a drop or a retried write does.
+func (o *Roster) probe(ctx context.Context, b *backend.Backend) {
+	for {
+		err := b.Ready(ctx)
+		if err == nil && b.Kind() == backend.KindReplicaSet {
+			err = records.Probe(ctx, b)
+		}
+		if records.Lasting(err) {
+			o.Log.Error().Err(err).Str("backend", b.ID()).Msg("the backend refuses to tell which retryable writes it has executed: its partitions cannot be split, moved, dropped or renamed, " +
+				"and retryable writes that an earlier change concerns are refused; the user of its connection string needs to read config.transactions and local.oplog.rs (role clusterMonitor)")
+		}
+		if err == nil || records.Lasting(err) {
+			return
+		}
+		select {
+		case <-time.After(probeEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Adder returns what Config.AddBackend wants; what it starts ends with life and is counted in wg.
@@ -70,6 +101,11 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 	}()
 	if err := b.Ready(ctx); err != nil {
 		return wire.Errorf(wire.OperationFailed, "shard '%s' cannot be reached, or is not the replica set that it is said to be", id)
+	}
+	if b.Kind() == backend.KindReplicaSet {
+		if err := records.Probe(ctx, b); err != nil {
+			return records.Unanswerable(id, err)
+		}
 	}
 	if err := o.isNew(ctx, b); err != nil {
 		return err

@@ -87,6 +87,9 @@ type Router struct {
 	derived   derivedSessions
 	retries   retryMemory
 	histories histories
+	// unanswered counts what could not be asked about them.
+	unanswered unansweredQuestions
+	crowded    crowdedBackends
 	// txns are the clients' transactions (txn*.go).
 	txns transactions
 	// views remembers what the databases' views read.
@@ -121,6 +124,7 @@ func New(cfg Config) *Router {
 		defer close(r.sweepDone)
 		var gone sync.WaitGroup
 		gone.Go(func() { r.watchClients(ctx) })
+		gone.Go(func() { r.renewSessions(ctx) })
 		r.cursors.sweep(ctx)
 		gone.Wait()
 	}()

@@ -1,22 +1,25 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"maps"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/backend/records"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey/element"
 	"github.com/shardway/shardway/wire"
 )
 
 // sessionKey identifies a session: the UUID of an lsid.
-type sessionKey [16]byte
+type sessionKey = records.SessionID
 
 // clientSession returns the id of the request's session. The request must have one.
 func (q *Request) clientSession() sessionKey {
@@ -58,19 +61,33 @@ type derivedSession struct {
 // maxDerived bounds the derived sessions that are remembered; others end by themselves after thirty minutes.
 const maxDerived = 500_000
 
-// derivedSessions remembers which sessions were derived from a client's, so that endSessions ends them too. Its zero value is ready for use.
+// derivedSessions remembers which sessions were derived from a client's, so that endSessions ends them too, and bounds those that a backend must hold. Its zero value is ready for use.
 type derivedSessions struct {
 	mu  sync.Mutex
 	by  map[sessionKey]map[derivedSession]struct{}
 	sum int // of all entries
+	// live counts, by backend, those in use; budget bounds each, 0 being maxLiveSessions.
+	live   map[string]*liveSessions
+	budget int
 }
 
-// note remembers that a session was used in the name of client.
-func (d *derivedSessions) note(client sessionKey, s derivedSession) {
+// use remembers that a session is used in the name of client; false if the backend holds as many sessions of this proxy's as it may, and this one would be one more.
+func (d *derivedSessions) use(client sessionKey, s derivedSession) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	live := d.live[s.Backend]
+	if live == nil {
+		if d.live == nil {
+			d.live = map[string]*liveSessions{}
+		}
+		live = &liveSessions{}
+		d.live[s.Backend] = live
+	}
+	if !live.use(s.ID, time.Now(), cmp.Or(d.budget, maxLiveSessions)) {
+		return false
+	}
 	if _, known := d.by[client][s]; known {
-		return
+		return true
 	}
 	if d.by == nil {
 		d.by = map[sessionKey]map[derivedSession]struct{}{}
@@ -87,6 +104,7 @@ func (d *derivedSessions) note(client sessionKey, s derivedSession) {
 	}
 	d.by[client][s] = struct{}{}
 	d.sum++
+	return true
 }
 
 // take forgets a client's session and returns what was derived from it.

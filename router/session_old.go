@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/backend/records"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/wire"
@@ -190,11 +191,11 @@ func (p *past) ask(ctx context.Context, whole int) error {
 			p.found[i].txn = -1
 			continue
 		case b == nil:
-			return unasked(old.Backend, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", old.Backend))
+			return p.unasked(old, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", old.Backend))
 		}
 		id := derive(q.clientSession(), homeOf(p.c, old))
 		if alone, err := r.standalone(ctx, old.Backend); err != nil {
-			return unasked(old.Backend, err)
+			return p.unasked(old, err)
 		} else if alone {
 			p.found[i] = r.retries.history(id)
 			all = all && !isWhole(old) // a ledger goes on
@@ -210,21 +211,16 @@ func (p *past) ask(ctx context.Context, whole int) error {
 		a := ask[old.Backend]
 		a.which, a.ids = append(a.which, i), append(a.ids, id)
 	}
-	for backendID, a := range ask {
-		var after bson.Timestamp
-		for _, i := range a.which {
-			if p.homes[i].Marker.After(after) {
-				after = p.homes[i].Marker
-			}
-		}
-		found, err := askSessions(ctx, a.b, a.ids, after)
+	for _, a := range ask {
+		// A majority had confirmed the markers before the map that names them was inserted, so the answer has what was executed before them.
+		found, err := records.Sessions(ctx, a.b, a.ids)
 		if err != nil {
-			return unasked(backendID, err)
+			return p.unasked(p.homes[a.which[0]], err)
 		}
 		for j, i := range a.which {
-			h, ok := found[a.ids[j]]
-			if !ok {
-				h = history{txn: -1}
+			h := history{txn: -1}
+			if rec, ok := found[a.ids[j]]; ok {
+				h = history{txn: rec.Txn, last: rec.Last}
 			}
 			p.found[i] = h
 			p.keep(i)
@@ -274,11 +270,11 @@ func (p *past) home(ctx context.Context, concerns func(shardkey.Range) bool, stm
 		if h.done == nil {
 			b := p.r.cfg.Backends.Get(home.Backend)
 			if b == nil {
-				return nil, unasked(home.Backend, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", home.Backend))
+				return nil, p.unasked(old, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", home.Backend))
 			}
-			done, err := executed(ctx, b, *h, old.Marker)
+			done, err := records.Statements(ctx, b, records.Record{Txn: h.txn, Last: h.last}, old.Marker)
 			if err != nil {
-				return nil, unasked(home.Backend, err)
+				return nil, p.unasked(old, err)
 			}
 			h.done = done
 			p.keep(i)

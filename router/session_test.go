@@ -12,10 +12,10 @@ func numbered(n int) sessionKey {
 }
 
 func TestDerivedSessionsAreBounded(t *testing.T) {
-	var d derivedSessions
+	d := derivedSessions{budget: 2 * maxDerived}
 	for i := range maxDerived + 1000 {
-		d.note(numbered(i/10), derivedSession{ID: numbered(i)})
-		d.note(numbered(i/10), derivedSession{ID: numbered(i)})
+		d.use(numbered(i/10), derivedSession{ID: numbered(i)})
+		d.use(numbered(i/10), derivedSession{ID: numbered(i)})
 	}
 	count := 0
 	for _, list := range d.by {

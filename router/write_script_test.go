@@ -293,8 +293,7 @@ func TestRetryAcrossFlip(t *testing.T) {
 		case "config":
 			filter := c.Body.Lookup("filter", "_id", "$in", "0").Document()
 			_, got := filter.Lookup("id").Binary()
-			at, inc := c.Body.Lookup("readConcern", "afterClusterTime").Timestamp()
-			if string(got) != string(id[:]) || (bson.Timestamp{T: at, I: inc}) != marker {
+			if level, _ := c.Body.Lookup("readConcern", "level").StringValueOK(); string(got) != string(id[:]) || level != "linearizable" || c.Body.Lookup("maxTimeMS").Int64() <= 0 {
 				return backendtest.Err(2, "BadValue", "asked otherwise than the protocol says")
 			}
 			batch = append(batch, d("_id", filter, "txnNum", int64(7), "lastWriteOpTime", d("ts", bson.Timestamp{T: 100, I: 6}, "t", int64(1))))
@@ -345,25 +344,51 @@ func TestRetryAcrossFlip(t *testing.T) {
 	}
 }
 
-// TestOldHomeUnreachable wants a retryable error, not a guess.
-func TestOldHomeUnreachable(t *testing.T) {
-	e, servers := scriptEnv(t)
-	e.flipped(bson.Timestamp{T: 1})
-	servers[0].SetScript(func(c backendtest.Command) backendtest.Answer {
-		if c.DB == "config" {
-			return backendtest.Err(6, "HostUnreachable", "no")
-		}
-		return writesDone(c)
-	})
-	_, err := e.raw(retryable(insertOf(6), 7))
-	if we := wire.AsError(err); we == nil || we.Code != wire.HostUnreachable || !we.HasLabel(retryableWrite) {
-		t.Errorf("%v", err)
-	}
-	if n := len(writesOf(servers...)); n != 0 {
-		t.Errorf("%d writes were sent", n)
-	}
-	if r, err := e.raw(insertOf(6)); err != nil || r["n"] != int32(6) {
-		t.Errorf("a write that is not retryable: %v %v", r, err)
+// TestOldHomeThatCannotBeAsked: no write is sent by a guess. A cause that passes is a retryable error, which says which home is not to be asked and until when; a server that refuses the
+// question gives its own code. Only retryable writes are refused, and only those whose position the home held.
+func TestOldHomeThatCannotBeAsked(t *testing.T) {
+	for _, tt := range []struct {
+		what      string
+		answer    backendtest.Answer
+		code      wire.Code
+		retryable bool
+	}{
+		{"it cannot be reached", backendtest.Err(6, "HostUnreachable", "no"), wire.HostUnreachable, true},
+		{"its majority does not confirm", backendtest.Err(50, "MaxTimeMSExpired", "operation exceeded time limit"), wire.HostUnreachable, true},
+		{"it is not primary", backendtest.Err(10107, "NotWritablePrimary", "cannot satisfy linearizable read concern on non-primary node"), wire.HostUnreachable, true},
+		{"it hangs up", backendtest.Cut(), wire.HostUnreachable, true},
+		{"the user may not", backendtest.Err(13, "Unauthorized", "not authorized on config to execute command"), wire.Unauthorized, false},
+		{"it knows no such read", backendtest.Err(5557800, "Location5557800", "not supported"), 5557800, false},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			e, servers := scriptEnv(t)
+			e.flipped(bson.Timestamp{T: 1})
+			servers[0].SetScript(func(c backendtest.Command) backendtest.Answer {
+				if c.DB == "config" {
+					return tt.answer
+				}
+				return writesDone(c)
+			})
+			_, err := e.raw(retryable(insertOf(6), 7))
+			we := wire.AsError(err)
+			if we == nil || we.Code != tt.code || we.HasLabel(retryableWrite) != tt.retryable {
+				t.Fatalf("%v", err)
+			}
+			if !strings.Contains(we.Message, "former home of "+e.db+".c on backend 'b0'") || !strings.Contains(we.Message, "until 20") || strings.Contains(we.Message, "c@1") {
+				t.Errorf("the message is %q", we.Message)
+			}
+			if n := len(writesOf(servers...)); n != 0 {
+				t.Errorf("%d writes were sent", n)
+			}
+			if r, err := e.raw(insertOf(6)); err != nil || r["n"] != int32(6) {
+				t.Errorf("a write that is not retryable: %v %v", r, err)
+			}
+			status, err := e.run(d("serverStatus", 1))
+			passing, refused := valueOf(valueOf(status["shardway"], "retryableWrites"), "refusedUnasked"), valueOf(valueOf(status["shardway"], "retryableWrites"), "refusedByBackend")
+			if err != nil || fmt.Sprint(passing != int64(0), refused != int64(0)) != fmt.Sprint(tt.retryable, !tt.retryable) {
+				t.Errorf("serverStatus counts %v and %v, %v", passing, refused, err)
+			}
+		})
 	}
 }
 

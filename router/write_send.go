@@ -16,6 +16,8 @@ import (
 type chunk struct {
 	group
 	round int
+	// session is the derived one of a retryable write; derivedFor gives it.
+	session sessionKey
 }
 
 // chunks divides groups into messages that stay below the limit with what the proxy adds.
@@ -27,12 +29,12 @@ func (b *writeBatch) chunks(groups []group) []chunk {
 		for i, s := range g.stmts {
 			n := len(s.raw) + 16 // a statement id as an array element
 			if i > from && size+n > maxMessageBytes {
-				out = append(out, chunk{group{g.part, g.stmts[from:i]}, round})
+				out = append(out, chunk{group: group{g.part, g.stmts[from:i]}, round: round})
 				size, from, round = fixed, i, round+1
 			}
 			size += n
 		}
-		out = append(out, chunk{group{g.part, g.stmts[from:]}, round})
+		out = append(out, chunk{group: group{g.part, g.stmts[from:]}, round: round})
 	}
 	return out
 }
@@ -82,6 +84,13 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 		if alone {
 			outcomes[i] = b.ledgered(ctx, c, k)
 			continue
+		}
+		if b.q.retryable() {
+			var err error
+			if k.session, err = b.r.derivedFor(b.q, k.part.Home); err != nil {
+				outcomes[i].err = err
+				continue
+			}
 		}
 		buf := b.message(c, k, b.q.retryable())
 		buffers = append(buffers, buf)
@@ -213,7 +222,7 @@ func (b *writeBatch) drops(c *partition.Collection, key string) bool {
 
 // appendRetryable appends the derived session, the client's transaction number and, unless they are 0, 1, 2 …, the statements' ids in the client's batch.
 func (b *writeBatch) appendRetryable(dst []byte, k chunk) []byte {
-	dst = b.r.appendDerived(dst, b.q, k.part.Home)
+	dst = b.q.appendDerived(dst, k.session)
 	plain := !b.ownIDs
 	for i, s := range k.stmts {
 		plain = plain && s.id == int32(i)
@@ -230,9 +239,6 @@ func (b *writeBatch) appendRetryable(dst []byte, k chunk) []byte {
 }
 
 // appendDerived appends the session and transaction number under which a retryable write goes to a home.
-func (r *Router) appendDerived(dst []byte, q *Request, h partition.Home) []byte {
-	client := q.clientSession()
-	id := derive(client, h)
-	r.derived.note(client, derivedSession{Backend: h.Backend, ID: id})
+func (q *Request) appendDerived(dst []byte, id sessionKey) []byte {
 	return bsoncore.AppendInt64Element(appendSession(dst, id), "txnNumber", q.TxnNumber)
 }

@@ -97,6 +97,9 @@ func gated(c *partition.Collection) []*partition.Part {
 
 // runEdit is a change from the record to the flip.
 func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partition.Collection, e *edit, try int) error {
+	if err := s.answerable(ctx, homesOfParts(gated(c))); err != nil {
+		return err
+	}
 	if err := s.awaitGone(ctx, homesOfParts(gated(c))); err != nil {
 		return retryable{err}
 	}

@@ -22,6 +22,9 @@ func (r *reshape) runPaused(ctx context.Context) error {
 	if err := r.createOutputs(ctx); err != nil {
 		return err
 	}
+	if err := r.s.answerable(ctx, homesOfParts(r.inputs)); err != nil {
+		return err
+	}
 	if err := r.s.awaitGone(ctx, homesOfParts(r.inputs)); err != nil {
 		return retryable{err}
 	}

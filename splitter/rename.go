@@ -98,7 +98,11 @@ func (s *Splitter) renameOnce(ctx context.Context, from, to string, dropTarget b
 }
 
 func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarget bool, try int) error {
-	if err := s.awaitGone(ctx, homesOfParts(append(slices.Clone(gated(source.c)), gated(target.c)...))); err != nil {
+	homes := homesOfParts(append(slices.Clone(gated(source.c)), gated(target.c)...))
+	if err := s.answerable(ctx, homes); err != nil {
+		return err
+	}
+	if err := s.awaitGone(ctx, homes); err != nil {
 		return retryable{err}
 	}
 	for _, x := range []*side{source, target} {

@@ -206,6 +206,9 @@ func (r *reshape) run(ctx context.Context) error {
 		return retryable{errMapMoved(r.coll.NS)}
 	}
 	r.enter("prepare")
+	if err := r.s.answerable(ctx, homesOfParts(r.inputs)); err != nil {
+		return err
+	}
 	if r.coll.Key == nil {
 		info, err := r.s.inspectHome(ctx, r.inputs[0].Home)
 		if err != nil {
@@ -241,6 +244,9 @@ func (r *reshape) run(ctx context.Context) error {
 	r.enter("verify")
 	if err := r.verify(ctx); err != nil {
 		return err
+	}
+	if err := r.s.answerable(ctx, homesOfParts(r.inputs)); err != nil {
+		return err // what the server refuses may have changed since the start
 	}
 	if err := r.s.awaitGone(ctx, homesOfParts(r.inputs)); err != nil {
 		return retryable{err}

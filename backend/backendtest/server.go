@@ -34,6 +34,8 @@ type Server struct {
 	hellos   int
 	dialled  int
 	deaf     bool
+	identity *Answer
+	clock    bson.Timestamp
 
 	running sync.WaitGroup
 }
@@ -71,6 +73,30 @@ func (s *Server) SetScript(script Script) {
 	s.script = script
 }
 
+// SetIdentity changes what connectionStatus is answered with, which otherwise says that nobody is logged in.
+func (s *Server) SetIdentity(a Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.identity = &a
+}
+
+// Users is the answer to connectionStatus of a server at which these users are logged in; each is a name and a database.
+func Users(users ...[2]string) Answer {
+	list := bson.A{}
+	for _, u := range users {
+		list = append(list, bson.D{{Key: "user", Value: u[0]}, {Key: "db", Value: u[1]}})
+	}
+	return OK(bson.E{Key: "authInfo", Value: bson.D{{Key: "authenticatedUsers", Value: list}, {Key: "authenticatedUserRoles", Value: bson.A{}}}})
+}
+
+// SetClock gives the server a cluster time: a later afterClusterTime is refused, as a mongod does, unless a $clusterTime of at least that time comes along, which advances the clock.
+// Without a clock every time is taken.
+func (s *Server) SetClock(at bson.Timestamp) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock = at
+}
+
 // SetHello changes what the server says of itself from the next hello on.
 func (s *Server) SetHello(h Hello) {
 	s.mu.Lock()
@@ -86,7 +112,7 @@ func (s *Server) SetDeaf(deaf bool) {
 	s.deaf = deaf
 }
 
-// Received returns the commands received so far, in order of arrival, without hellos.
+// Received returns the commands received so far, in order of arrival, without hellos and connectionStatus.
 func (s *Server) Received() []Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,11 +245,15 @@ func (s *Server) answer(nc net.Conn, number int, msg []byte) bool {
 	cmd.Conn = number
 	s.mu.Lock()
 	deaf, script, hello := s.deaf, s.script, s.hello
-	if cmd.isHello() {
+	identity := s.identity
+	switch {
+	case cmd.isHello():
 		s.hellos++
-	} else {
+	case cmd.Name == "connectionStatus":
+	default:
 		s.received = append(s.received, cmd)
 	}
+	refused := s.refusal(cmd)
 	s.mu.Unlock()
 	switch {
 	case deaf:
@@ -231,7 +261,17 @@ func (s *Server) answer(nc net.Conn, number int, msg []byte) bool {
 	case cmd.isHello():
 		return write(nc, cmd, encode(hello.reply(s.addr, cmd)))
 	}
-	a := script(cmd)
+	var a Answer
+	switch {
+	case refused != nil:
+		a = *refused
+	case cmd.Name == "connectionStatus" && identity != nil:
+		a = *identity
+	case cmd.Name == "connectionStatus":
+		a = Users()
+	default:
+		a = script(cmd)
+	}
 	if a.Delay > 0 {
 		time.Sleep(a.Delay)
 	}

@@ -153,6 +153,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Catalog:  store,
 		Table:    table,
 		Member:   instances,
+		Log:      log,
 
 		CatalogBackend: catalogID,
 		Open: func(ctx context.Context, id, uri string) (*backend.Backend, error) {
