@@ -41,6 +41,8 @@ type Config struct {
 	RetryWindow time.Duration
 	// Lease is how long a change that is not renewed is left to its owner, with Margin (10 s and 1 s); Renew is how often it is renewed (2 s).
 	Lease, Renew, Margin time.Duration
+	// renewSessions is how often sessions with open cursors are renewed; 0 means every minute.
+	renewSessions time.Duration
 }
 
 func (c *Config) setDefaults() {
