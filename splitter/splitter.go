@@ -88,8 +88,6 @@ type Splitter struct {
 	stuck map[partition.Home]bool
 	// dropped is told of homes that were dropped.
 	dropped chan struct{}
-	// emptyTs says, by backend, whether it knows bypassEmptyTsReplacement.
-	emptyTs sync.Map
 	// settled says, by namespace, of which reshape it is known that all is done that follows its flip at once.
 	settled sync.Map
 	// ctx ends with Close; wg counts what drains retired homes.
