@@ -47,9 +47,9 @@ func (r *reshape) createOutputs(ctx context.Context) error {
 	r.info = info
 	like := info
 	like.indexes = withoutExpiry(info.indexes)
-	for _, o := range r.outputs {
-		if err := r.s.create(ctx, o.Home, like, r.coll.Key); err != nil {
-			return err
+	for i := range r.outputs {
+		if r.outputs[i].made, err = r.s.create(ctx, r.outputs[i].Home, like, r.coll.Key); err != nil {
+			return ifPassing(err)
 		}
 	}
 	if info.view {

@@ -35,6 +35,10 @@ type writeSession struct {
 
 const documentsList = "documents"
 
+// knowsCollectionUUID is the wire version from which servers (6.0) refuse a write, with 361, that names the UUID of
+// another collection than the one it finds, or finds none.
+const knowsCollectionUUID = 17
+
 // newInsertion begins an insert into an output, for about so many bytes.
 func (r *reshape) newInsertion(o output, size int) (*insertion, error) {
 	h := o.Home
@@ -44,6 +48,10 @@ func (r *reshape) newInsertion(o output, size int) (*insertion, error) {
 	}
 	in := &insertion{b: b, h: h}
 	cmd := bson.D{{Key: "insert", Value: h.Physical}, {Key: "ordered", Value: r.info.special()}, {Key: "bypassDocumentValidation", Value: true}, majority}
+	if o.made.hasUUID && field(o.made.options, "timeseries") == nil && b.MaxWireVersion() >= knowsCollectionUUID {
+		// So that an insert which finds no collection does not make one, without its options and indexes.
+		cmd = append(cmd, bson.E{Key: "collectionUUID", Value: o.made.uuid})
+	}
 	if b.Kind() != backend.KindStandalone {
 		in.session = r.takeSession(h.Backend)
 		cmd = append(cmd, bson.E{Key: "lsid", Value: in.session.lsid}, bson.E{Key: "txnNumber", Value: in.session.txn})
