@@ -22,9 +22,24 @@ type Target struct {
 	Deadline time.Time
 }
 
+// UnconfirmedError says that a command was executed, as its reply's ok:1 tells, and that its write
+// concern was not met. A change of the primary may still undo it, so it does not count as done.
+type UnconfirmedError struct {
+	// Concern is the reply's writeConcernError.
+	Concern *wire.Error
+}
+
+func (e *UnconfirmedError) Error() string {
+	return "executed, but not confirmed by a majority: " + e.Concern.Error()
+}
+
+// Unwrap returns the write concern's error, which a client would be told.
+func (e *UnconfirmedError) Unwrap() error { return e.Concern }
+
 // Run runs a command on the primary and returns the reply, whose bytes are the caller's. A reply with
-// ok:0 is returned with a *wire.Error made of it; write errors inside a reply with ok:1 are the caller's to
-// look for. It is for the control plane; clients' messages go through Start.
+// ok:0 is returned with a *wire.Error made of it, a reply with ok:1 and a writeConcernError with an
+// *UnconfirmedError. Write errors inside a reply with ok:1 are the caller's to look for. Run is for the
+// control plane; clients' messages go through Start.
 func (b *Backend) Run(ctx context.Context, db string, cmd bson.D) (bson.Raw, error) {
 	return b.RunOn(ctx, Target{}, db, cmd)
 }
@@ -51,6 +66,9 @@ func (b *Backend) RunOn(ctx context.Context, to Target, db string, cmd bson.D) (
 	b.clock.note(own)
 	if err := wire.ErrorFromReply(own); err != nil {
 		return own, err
+	}
+	if err := wire.WriteConcernError(own); err != nil {
+		return own, &UnconfirmedError{Concern: err}
 	}
 	return own, nil
 }

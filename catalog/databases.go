@@ -80,7 +80,7 @@ func (s *Store) CreateDatabase(ctx context.Context, name, primary string) error 
 	}
 	d := databaseDoc{Name: name, Lower: strings.ToLower(name), Primary: primary, UUID: NewUUID(), Created: time.Now().UTC()}
 	_, err := s.db.Collection(databasesColl).InsertOne(ctx, d)
-	if err != nil && !mongo.IsDuplicateKeyError(err) {
+	if err != nil && !alreadyThere(err) {
 		return fmt.Errorf("register database %s: %w", name, err)
 	}
 	if err != nil {

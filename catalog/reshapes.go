@@ -120,7 +120,7 @@ func (s *Store) SwapReshape(ctx context.Context, r *Reshape, change func(*Reshap
 
 // changeSlot gives up a record's slot: the record is there under its next slot before it goes from the one it had. Whoever finds both does the same again.
 func (s *Store) changeSlot(ctx context.Context, r *Reshape, next Reshape) error {
-	if _, err := s.db.Collection(reshapesColl).InsertOne(ctx, next); err != nil && !mongo.IsDuplicateKeyError(err) {
+	if _, err := s.db.Collection(reshapesColl).InsertOne(ctx, next); err != nil && !alreadyThere(err) {
 		return fmt.Errorf("change the record of a reshape: %w", err)
 	}
 	res, err := s.db.Collection(reshapesColl).DeleteOne(ctx, mine(r))

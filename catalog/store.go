@@ -251,7 +251,7 @@ func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 	wctx, cancel := context.WithTimeout(ctx, insertWait)
 	_, err := s.db.Collection(mapsColl).InsertOne(wctx, encodeMap(m))
 	cancel()
-	if err != nil && !mongo.IsDuplicateKeyError(err) {
+	if err != nil && !alreadyThere(err) {
 		return fmt.Errorf("insert map %s v%d: %w", m.NS, m.V, err)
 	}
 	if err == nil {
@@ -261,6 +261,16 @@ func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 		return err
 	}
 	return ErrMapExists
+}
+
+// alreadyThere reports whether an insert was refused because of a document that a majority has: the server waits for its
+// latest write then, and says if that was in vain. Without a majority a change of the primary may undo that document.
+func alreadyThere(err error) bool {
+	var we mongo.WriteException
+	if errors.As(err, &we) && we.WriteConcernError != nil {
+		return false
+	}
+	return mongo.IsDuplicateKeyError(err)
 }
 
 // adopt takes a map that was just inserted into the snapshot, as it would be read, and tells the listeners.

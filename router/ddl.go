@@ -3,11 +3,13 @@ package router
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
@@ -265,9 +267,15 @@ func (r *Router) dropListed(ctx context.Context, db, primary string, info bson.R
 	if name == "system.views" || strings.HasPrefix(name, "system.buckets.") {
 		return nil // goes with the last view, or with its time series
 	}
-	_, err := r.ask(ctx, primary, db, bson.D{{Key: "drop", Value: name}})
+	reply, err := r.ask(ctx, primary, db, bson.D{{Key: "drop", Value: name}, {Key: "writeConcern", Value: bson.Raw(majority)}})
 	if err != nil && wire.AsError(err).Code == wire.NamespaceNotFound {
-		err = nil
+		return nil
+	}
+	if err == nil {
+		if concern := wire.WriteConcernError(reply); concern != nil {
+			concern.Message = "the drop of '" + ns + "' is not confirmed by a majority: " + concern.Message
+			err = concern
+		}
 	}
 	return err
 }
@@ -412,7 +420,7 @@ func (r *Router) onAll(ctx context.Context, q *Request, ns string, check func(*p
 // finishes it if this process dies; drop and more change the request as fanDDL does.
 func (r *Router) everywhere(ctx context.Context, q *Request, c *partition.Collection, parts []*partition.Part, command bson.Raw, reply *Reply, forgiven wire.Code,
 	drop func(key []byte) bool, more func(*partition.Part, []byte) []byte) error {
-	return r.cfg.Reshaper.Everywhere(ctx, c.NS, parts, command, func(ctx context.Context) error {
+	err := r.cfg.Reshaper.Everywhere(ctx, c.NS, parts, command, func(ctx context.Context) error {
 		results := r.fanDDL(ctx, q, parts, drop, more)
 		failed := fanError(results, forgiven)
 		if failed == nil && forgiven != 0 && allFailed(results) {
@@ -420,8 +428,15 @@ func (r *Router) everywhere(ctx context.Context, q *Request, c *partition.Collec
 		}
 		var err error
 		*reply, err = r.rawReply(results, failed)
+		if at := slices.IndexFunc(results, partReply.unconfirmed); err == nil && at >= 0 {
+			err = &backend.UnconfirmedError{Concern: wire.WriteConcernError(results[at].body)}
+		}
 		return err
 	})
+	if unconfirmed := (*backend.UnconfirmedError)(nil); errors.As(err, &unconfirmed) {
+		return nil // the reply says so
+	}
+	return err
 }
 
 func allFailed(results []partReply) bool {

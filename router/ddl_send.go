@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -17,6 +18,9 @@ type partReply struct {
 	body bson.Raw
 	err  error
 }
+
+// unconfirmed reports whether the command was done and its write concern not met.
+func (p partReply) unconfirmed() bool { return p.err == nil && wire.WriteConcernError(p.body) != nil }
 
 // majority is the write concern of all DDL, whatever the client asked for (mongos-behaviour §7.2). Its time limit
 // keeps a backend without a majority from holding the request, and with it a gate, for ever.
@@ -89,8 +93,14 @@ func fanError(results []partReply, forgiven wire.Code) error {
 
 // rawReply makes mongos' reply to a command that ran on several shards: {raw: {<host string>: reply}, ok}. With failed, the
 // reply is that error with raw beside it. Partitions on one backend share an entry: an error if there is one, else the first.
+// The first write concern error of a partition stands beside raw as well, with where it happened, since clients look
+// for it at the top.
 func (r *Router) rawReply(results []partReply, failed error) (Reply, error) {
 	raw := r.appendRaw(nil, results)
+	if at := slices.IndexFunc(results, partReply.unconfirmed); at >= 0 {
+		one := writeResult{concerns: []concernError{{results[at].part.Backend, results[at].body.Lookup("writeConcernError").Document()}}}
+		raw = bsoncore.AppendDocumentElement(raw, "writeConcernError", one.concern())
+	}
 	if failed != nil {
 		e := *wire.AsError(failed)
 		if elems, err := bsoncore.Document(e.Extra).Elements(); err == nil { // what the backend's error says besides, such as collMod's violations
@@ -109,9 +119,9 @@ func (r *Router) rawReply(results []partReply, failed error) (Reply, error) {
 func (r *Router) appendRaw(dst []byte, results []partReply) []byte {
 	start, dst := bsoncore.AppendDocumentElementStart(dst, "raw")
 	seen := map[string]bool{}
-	for pass := range 2 { // errors first, so that they win their backend's entry
+	for pass := range 3 { // errors first and then what is not confirmed, so that they win their backend's entry
 		for _, res := range results {
-			if (res.err != nil) != (pass == 0) || seen[res.part.Backend] {
+			if seen[res.part.Backend] || pass == 0 && res.err == nil || pass == 1 && !res.unconfirmed() {
 				continue
 			}
 			seen[res.part.Backend] = true

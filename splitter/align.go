@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/wire"
 )
 
 // align brings DDL that came to the inputs since the outputs were made to the outputs: it lands on both. What comes after that, until the gates are closed, is
@@ -34,7 +35,8 @@ func (s *Splitter) alignHome(ctx context.Context, h partition.Home, old, now col
 	had, want := byName(old.indexes), byName(now.indexes)
 	for name, ix := range had {
 		if !reflect.DeepEqual(want[name], ix) {
-			if _, err := s.run(ctx, h, bson.D{{Key: "dropIndexes", Value: h.Physical}, {Key: "index", Value: name}, majority}); err != nil {
+			drop := bson.D{{Key: "dropIndexes", Value: h.Physical}, {Key: "index", Value: name}}
+			if err := s.changeHome(ctx, h, drop, wire.IndexNotFound); err != nil {
 				return err
 			}
 		}
@@ -74,6 +76,5 @@ func (s *Splitter) alignHome(ctx context.Context, h partition.Home, old, now col
 	if len(mod) == 1 {
 		return nil
 	}
-	_, err := s.run(ctx, h, append(mod, majority))
-	return err
+	return s.changeHome(ctx, h, mod, 0)
 }

@@ -113,7 +113,7 @@ func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partiti
 	}
 	if e.make != nil {
 		if err := e.make(ctx); err != nil {
-			return err
+			return ifPassing(err)
 		}
 	}
 	e.m.V, e.m.Reshape = versionOf(c)+1, rec.ID
@@ -297,20 +297,15 @@ func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) error {
 const dropLimit = 20 * time.Second
 
 func (s *Splitter) dropHome(ctx context.Context, h partition.Home) error {
-	b := s.cfg.Backends.Get(h.Backend)
-	if b == nil {
+	if s.cfg.Backends.Get(h.Backend) == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, dropLimit)
 	defer cancel()
-	_, err := b.Run(ctx, h.DB, bson.D{{Key: "drop", Value: h.Physical}, majority})
+	err := s.changeHome(ctx, h, bson.D{{Key: "drop", Value: h.Physical}}, wire.NamespaceNotFound)
 	select {
 	case s.dropped <- struct{}{}:
 	default:
-	}
-	var we *wire.Error
-	if errors.As(err, &we) && we.Code == wire.NamespaceNotFound {
-		return nil
 	}
 	return err
 }

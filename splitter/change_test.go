@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/internal/waits"
 	"github.com/shardway/shardway/member"
@@ -105,9 +106,15 @@ type world struct {
 func newWorld(t *testing.T, change func(*splitter.Config)) *world {
 	t.Helper()
 	server := fleettest.Start(t, 1).Servers[0]
+	return newWorldBehind(t, server, server.URI(), change)
+}
+
+// newWorldBehind is newWorld whose backend is reached at uri; the catalog is on the server itself.
+func newWorldBehind(t *testing.T, server *fleet.Server, uri string, change func(*splitter.Config)) *world {
+	t.Helper()
 	w := &world{relay: newRelay(t, server.Addr()), table: partition.NewTable()}
 	var err error
-	if w.b, err = backend.Open(t.Context(), backend.Config{ID: "b1", URI: server.URI(), Log: zerolog.Nop()}); err != nil {
+	if w.b, err = backend.Open(t.Context(), backend.Config{ID: "b1", URI: uri, Log: zerolog.Nop()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.b.Close(context.Background()) })

@@ -47,9 +47,9 @@ func (r *reshape) createOutputs(ctx context.Context) error {
 	r.info = info
 	like := info
 	like.indexes = withoutExpiry(info.indexes)
-	for _, o := range r.outputs {
-		if err := r.s.create(ctx, o.Home, like, r.coll.Key); err != nil {
-			return err
+	for i := range r.outputs {
+		if r.outputs[i].made, err = r.s.create(ctx, r.outputs[i].Home, like, r.coll.Key); err != nil {
+			return ifPassing(err)
 		}
 	}
 	if info.view {
@@ -183,7 +183,7 @@ func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches cha
 		if err != nil {
 			return err
 		}
-		if err := r.add(ctx, b, i, in.doc); err != nil {
+		if err := r.add(b, i, in.doc); err != nil {
 			return err
 		}
 		if !b.full() {
@@ -254,9 +254,9 @@ type batch struct {
 func (r *reshape) newBatch() *batch { return &batch{to: make([]*insertion, len(r.outputs))} }
 
 // add copies a document into a batch.
-func (r *reshape) add(ctx context.Context, b *batch, output int, doc bson.Raw) error {
+func (r *reshape) add(b *batch, output int, doc bson.Raw) error {
 	if b.to[output] == nil {
-		in, err := r.newInsertion(ctx, r.outputs[output].Home, copyBytes)
+		in, err := r.newInsertion(r.outputs[output], copyBytes)
 		if err != nil {
 			return err
 		}
@@ -301,7 +301,7 @@ func (r *reshape) write(ctx context.Context, b *batch) error {
 func (r *reshape) insert(ctx context.Context, out int, docs []bson.Raw) error {
 	var dup error
 	for len(docs) > 0 {
-		in, err := r.newInsertion(ctx, r.outputs[out].Home, 0)
+		in, err := r.newInsertion(r.outputs[out], 0)
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
@@ -16,7 +17,8 @@ const kindDDL = "ddl"
 
 // Everywhere runs do, which sends a DDL command to all of a collection's parts, with a record of it in the catalog: when this process dies half-way, another
 // one finishes the command or undoes it. The caller is inside the parts' gates. It does not wait for a reshape of the collection: that brings to its outputs what its
-// inputs were given. One DDL command of a collection runs at a time.
+// inputs were given. One DDL command of a collection runs at a time. An *backend.UnconfirmedError of do says that the command was done on all parts and not confirmed on some: it
+// is repeated in the background, and returned.
 func (s *Splitter) Everywhere(ctx context.Context, ns string, parts []*partition.Part, command bson.Raw, do func(context.Context) error) error {
 	if err := s.awaitSettled(ctx, ns, len(parts) < 2); err != nil {
 		return err
@@ -35,8 +37,16 @@ func (s *Splitter) Everywhere(ctx context.Context, ns string, parts []*partition
 	}
 	kept, done := s.keep(ctx, rec, nil)
 	defer done()
-	if err = do(kept); err == nil {
+	err = do(kept)
+	var unconfirmed *backend.UnconfirmedError
+	switch {
+	case err == nil:
 		return s.cfg.Catalog.DeleteReshape(context.WithoutCancel(ctx), rec)
+	case errors.As(err, &unconfirmed):
+		// A change of a primary may undo it on one part. Whoever takes the record over repeats the command until a
+		// majority has it everywhere.
+		s.log.Warn().Err(err).Str("ns", ns).Msg("a DDL command was done and not confirmed by a majority; it is repeated in the background")
+		return err
 	}
 	// Nobody may see it half done: what was refused somewhere is undone where it was done.
 	if left := s.settleDDL(context.WithoutCancel(ctx), rec, parts, false); left != nil {
@@ -101,11 +111,11 @@ func (s *Splitter) settleDDL(ctx context.Context, rec *catalog.Reshape, parts []
 		for _, e := range elems[1:] {
 			cmd = append(cmd, bson.E{Key: e.Key(), Value: e.Value()})
 		}
-		_, err := s.run(ctx, parts[i].Home, append(cmd, majority))
+		err := s.changeHome(ctx, parts[i].Home, cmd, alreadyDone[elems[0].Key()])
 		var we *wire.Error
 		switch {
 		case err == nil:
-		case errors.As(err, &we) && !unreached(we):
+		case errors.As(err, &we) && !passing(err):
 			refused = true
 		default:
 			return err
@@ -116,6 +126,10 @@ func (s *Splitter) settleDDL(ctx context.Context, rec *catalog.Reshape, parts []
 	}
 	return s.dropPartial(ctx, rec, parts)
 }
+
+// alreadyDone has the codes by which servers say that a repeated command has nothing to do, for those that do not
+// answer ok.
+var alreadyDone = map[string]wire.Code{"dropIndexes": wire.IndexNotFound, "deleteIndexes": wire.IndexNotFound}
 
 // unreached reports whether an error says nothing of the command: its backend cannot be reached, or has no primary now.
 func unreached(e *wire.Error) bool {
@@ -157,9 +171,8 @@ func (s *Splitter) dropPartial(ctx context.Context, rec *catalog.Reshape, parts 
 			continue
 		}
 		for _, h := range with {
-			_, err := s.run(ctx, h, bson.D{{Key: "dropIndexes", Value: h.Physical}, {Key: "index", Value: ix.Name}, majority})
-			var we *wire.Error
-			if err != nil && !(errors.As(err, &we) && we.Code == wire.IndexNotFound) {
+			drop := bson.D{{Key: "dropIndexes", Value: h.Physical}, {Key: "index", Value: ix.Name}}
+			if err := s.changeHome(ctx, h, drop, wire.IndexNotFound); err != nil {
 				return err
 			}
 		}

@@ -55,10 +55,10 @@ func (s *Splitter) expire(ctx context.Context, ns string, h catalog.RecordedHome
 		if after == nil || field(ix, "expireAfterSeconds") != nil {
 			continue
 		}
-		_, err := s.run(ctx, recordedHome(ns, h), bson.D{{Key: "collMod", Value: h.Physical},
-			{Key: "index", Value: bson.D{{Key: "name", Value: name}, {Key: "expireAfterSeconds", Value: after}}}, majority})
+		err := s.changeHome(ctx, recordedHome(ns, h), bson.D{{Key: "collMod", Value: h.Physical},
+			{Key: "index", Value: bson.D{{Key: "name", Value: name}, {Key: "expireAfterSeconds", Value: after}}}}, 0)
 		var we *wire.Error
-		if errors.As(err, &we) && !unreached(we) && we.Code != wire.LockTimeout && we.Code != wire.Interrupted {
+		if errors.As(err, &we) && !passing(err) && we.Code != wire.LockTimeout && we.Code != wire.Interrupted {
 			s.log.Warn().Err(err).Str("ns", ns).Str("backend", h.Backend).Str("physical", h.Physical).Msg("an index could not be given its expiry; collMod does it")
 			err = nil // it would be refused for good
 		}

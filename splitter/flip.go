@@ -3,6 +3,8 @@ package splitter
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -110,17 +112,46 @@ func (r *reshape) close(ctx context.Context, ends int64, like protocol.Closing) 
 	return nil
 }
 
-// sameIndexes compares the indexes and options of the inputs with those that the outputs were given: DDL that came meanwhile makes the attempt begin
-// anew. When documents expire may have changed; the outputs' indexes get it after the flip.
+// sameIndexes compares indexes and options of inputs and outputs: DDL that came to the inputs meanwhile, or an output
+// that is not what was made, makes the attempt begin anew. When documents expire may differ; the outputs' indexes get
+// that after the flip.
 func (r *reshape) sameIndexes(ctx context.Context) error {
+	checks := make([]func() error, 0, len(r.inputs)+len(r.outputs))
 	for _, p := range r.inputs {
-		now, err := r.s.inspectHome(ctx, p.Home)
-		if err != nil {
-			return retryable{err}
-		}
-		if r.info.differs(now) {
-			return retryable{errors.New("indexes or options of the collection changed while the gates were being closed")}
-		}
+		checks = append(checks, func() error {
+			now, err := r.s.inspectHome(ctx, p.Home)
+			if err == nil && r.info.differs(now) {
+				err = errors.New("indexes or options of the collection changed while the gates were being closed")
+			}
+			return err
+		})
+	}
+	for _, o := range r.outputs {
+		checks = append(checks, func() error { return r.stands(ctx, o) })
+	}
+	errs := make([]error, len(checks))
+	var wg sync.WaitGroup
+	for i, check := range checks { // at once: the gates are closed
+		wg.Go(func() { errs[i] = check() })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return retryable{err}
+	}
+	return nil
+}
+
+// stands compares an output with what was made, and with the inputs.
+func (r *reshape) stands(ctx context.Context, o output) error {
+	now, err := r.s.inspectHome(ctx, o.Home)
+	switch {
+	case err != nil:
+		return err
+	case !now.sameCollection(o.made):
+		return fmt.Errorf("'%s.%s' on backend '%s' is not the collection that was made for the copy", o.DB, o.Physical, o.Backend)
+	}
+	if what := now.lacks(r.info, r.coll.Key); what != "" {
+		return fmt.Errorf("'%s.%s' on backend '%s' is not like the collection that was copied: %s", o.DB, o.Physical, o.Backend, what)
 	}
 	return nil
 }

@@ -21,6 +21,8 @@ type insertion struct {
 	// at is where in buf the section of the documents begins.
 	at int
 	n  int
+	// zeros are the documents that a server changes when it inserts them.
+	zeros []zeroed
 	// session is nil where the server knows no retryable writes.
 	session *writeSession
 }
@@ -33,16 +35,22 @@ type writeSession struct {
 
 const documentsList = "documents"
 
-// newInsertion begins an insert into a home, for about so many bytes.
-func (r *reshape) newInsertion(ctx context.Context, h partition.Home, size int) (*insertion, error) {
+// knowsCollectionUUID is the wire version from which servers (6.0) refuse a write, with 361, that names the UUID of
+// another collection than the one it finds, or finds none.
+const knowsCollectionUUID = 17
+
+// newInsertion begins an insert into an output, for about so many bytes.
+func (r *reshape) newInsertion(o output, size int) (*insertion, error) {
+	h := o.Home
 	b := r.s.cfg.Backends.Get(h.Backend)
 	if b == nil {
 		return nil, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", h.Backend)
 	}
 	in := &insertion{b: b, h: h}
 	cmd := bson.D{{Key: "insert", Value: h.Physical}, {Key: "ordered", Value: r.info.special()}, {Key: "bypassDocumentValidation", Value: true}, majority}
-	if r.s.keepsEmptyTimestamps(ctx, b, h) {
-		cmd = append(cmd, bson.E{Key: bypassEmptyTs, Value: true})
+	if o.made.hasUUID && field(o.made.options, "timeseries") == nil && b.MaxWireVersion() >= knowsCollectionUUID {
+		// So that an insert which finds no collection does not make one, without its options and indexes.
+		cmd = append(cmd, bson.E{Key: "collectionUUID", Value: o.made.uuid})
 	}
 	if b.Kind() != backend.KindStandalone {
 		in.session = r.takeSession(h.Backend)
@@ -61,6 +69,9 @@ func (r *reshape) newInsertion(ctx context.Context, h partition.Home, size int) 
 func (in *insertion) add(doc bson.Raw) {
 	in.buf.Grow(len(doc))
 	in.buf.B = append(in.buf.B, doc...)
+	if fields := zeros(doc); fields != nil {
+		in.zeros = append(in.zeros, zeroed{in.n, fields})
+	}
 	in.n++
 }
 
@@ -80,64 +91,79 @@ const insertTries = 2
 func (r *reshape) send(ctx context.Context, in *insertion) error {
 	defer in.buf.Release()
 	wire.EndSequence(in.buf.B, in.at)
-	msg := wire.Seal(in.buf.B, 0)
+	refused, err := r.deliver(ctx, in, wire.Seal(in.buf.B, 0))
+	if (err == nil || isDuplicate(err)) && len(in.zeros) > 0 {
+		switch zerr := r.writeZeros(ctx, in, refused); {
+		case zerr != nil && !isDuplicate(zerr):
+			return zerr
+		case err == nil:
+			err = zerr
+		}
+	}
+	if err == nil || isDuplicate(err) {
+		r.giveSession(in.h.Backend, in.session)
+	}
+	return err
+}
+
+// deliver sends a message of the insertion's session until its outcome is known, and returns the places of what was
+// refused. Equal entries of unique indexes are a duplicateError, anything else has the attempt begin anew.
+func (r *reshape) deliver(ctx context.Context, in *insertion, msg []byte) (refused map[int]bool, err error) {
 	tries := insertTries
 	if in.session == nil {
 		tries = 1
 	}
 	for {
-		err := r.outcome(ctx, in, msg)
+		refused, err = r.outcome(ctx, in, msg)
 		if tries--; tries > 0 && wire.Retriable(err) && ctx.Err() == nil {
 			continue
 		}
 		if err == nil || isDuplicate(err) {
-			r.giveSession(in.h.Backend, in.session)
-			return err
+			return refused, err
 		}
-		return retryable{err}
+		return nil, retryable{err}
 	}
 }
 
 // outcome sends the message once and reads the reply.
-func (r *reshape) outcome(ctx context.Context, in *insertion, msg []byte) error {
+func (r *reshape) outcome(ctx context.Context, in *insertion, msg []byte) (refused map[int]bool, err error) {
 	reply, err := in.b.Do(ctx, backend.Request{Message: msg})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer reply.Release()
 	if err := wire.ErrorFromReply(reply.Body); err != nil {
-		return err
+		return nil, err
 	}
-	body := bsoncore.Document(reply.Body)
-	if we, ok := body.Lookup("writeConcernError").DocumentOK(); ok {
-		code, _ := we.Lookup("code").AsInt64OK()
-		text, _ := we.Lookup("errmsg").StringValueOK()
-		return wire.Errorf(wire.Code(code), "majority was not reached: %s", text)
+	if err := wire.WriteConcernError(reply.Body); err != nil {
+		return nil, &backend.UnconfirmedError{Concern: err}
 	}
-	errs, ok := body.Lookup("writeErrors").ArrayOK()
+	errs, ok := bsoncore.Document(reply.Body).Lookup("writeErrors").ArrayOK()
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	vals, err := errs.Values()
 	if err != nil || len(vals) == 0 {
-		return err
+		return nil, err
 	}
 	var dup duplicateError
+	refused = make(map[int]bool, len(vals))
 	for _, v := range vals {
 		we, _ := v.DocumentOK()
 		code, _ := we.Lookup("code").AsInt64OK()
 		text, _ := we.Lookup("errmsg").StringValueOK()
 		dup.error = wire.Errorf(wire.Code(code), "%s", text)
 		if wire.Code(code) != wire.DuplicateKey {
-			return dup.error
+			return nil, dup.error
 		}
 		i, ok := we.Lookup("index").AsInt64OK()
+		refused[int(i)] = true
 		if _, e := we.LookupErr("keyPattern", "_id"); e == nil && len(r.inputs) > 1 && ok && i >= 0 && i < int64(in.n) {
 			id := in.doc(int(i)).Lookup("_id")
 			dup.ids = append(dup.ids, bson.RawValue{Type: id.Type, Value: bytes.Clone(id.Value)})
 		}
 	}
-	return dup
+	return refused, dup
 }
 
 // takeSession returns a session for one insertion, with a number that it has not had.

@@ -34,7 +34,6 @@ func scripted(t *testing.T, inputs int, hello backendtest.Hello, script backendt
 	if err := s.cfg.Backends.Add(b); err != nil {
 		t.Fatal(err)
 	}
-	s.emptyTs.Store("b", true)
 	r := &reshape{s: s, outputs: []output{{Home: partition.Home{Backend: "b", DB: "db", Physical: "c@1.2.0"}}}}
 	for range inputs {
 		r.inputs = append(r.inputs, &partition.Part{})
@@ -240,39 +239,7 @@ func TestScan(t *testing.T) {
 	read(100, 3, 0)
 }
 
-// TestEmptyTimestampsAreAskedFor: whether a server knows bypassEmptyTsReplacement is asked once, and what was not answered is asked again.
-func TestEmptyTimestampsAreAskedFor(t *testing.T) {
-	unknown := backendtest.Err(40415, "Location40415", "BSON field 'insert.bypassEmptyTsReplacement' is an unknown field.")
-	for name, c := range map[string]struct {
-		answers []backendtest.Answer
-		knows   []bool
-	}{
-		"known":   {[]backendtest.Answer{backendtest.Err(21, "InvalidLength", "nothing to insert")}, []bool{true, true}},
-		"unknown": {[]backendtest.Answer{unknown}, []bool{false, false}},
-		"lost":    {[]backendtest.Answer{backendtest.Cut(), backendtest.Err(21, "InvalidLength", "nothing to insert")}, []bool{false, true, true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			left := make(chan backendtest.Answer, len(c.answers))
-			for _, a := range c.answers {
-				left <- a
-			}
-			r, server := scripted(t, 1, backendtest.ReplicaSet("rs"), func(cmd backendtest.Command) backendtest.Answer {
-				if cmd.Name != "insert" {
-					return backendtest.OK()
-				}
-				return <-left
-			})
-			r.s.emptyTs.Clear()
-			for i, want := range c.knows {
-				if got := r.s.keepsEmptyTimestamps(t.Context(), r.s.cfg.Backends.Get("b"), r.outputs[0].Home); got != want {
-					t.Errorf("call %d says %v, want %v", i, got, want)
-				}
-			}
-			for _, cmd := range named(server, "insert") {
-				if got := cmd.Docs("documents"); len(got) != 0 {
-					t.Errorf("the question inserts %v", got)
-				}
-			}
-		})
-	}
+func passingAgain(err error) bool {
+	var again retryable
+	return errors.As(err, &again)
 }

@@ -20,9 +20,11 @@ type collectionInfo struct {
 	exists    bool
 	documents bool
 	view      bool
-	uuid      bson.Binary
-	options   bson.D
-	indexes   []bson.D
+	// uuid is the collection's; a fresh one where the server tells none, which hasUUID says.
+	uuid    bson.Binary
+	hasUUID bool
+	options bson.D
+	indexes []bson.D
 }
 
 // inspect looks at an unsharded collection on its backend.
@@ -64,7 +66,7 @@ func (s *Splitter) inspectHome(ctx context.Context, h partition.Home) (collectio
 	row := list.Cursor.Batch[0]
 	info.exists, info.view, info.options = true, row.Type == "view", row.Options
 	if len(row.Info.UUID.Data) == 16 {
-		info.uuid = row.Info.UUID
+		info.uuid, info.hasUUID = row.Info.UUID, true
 	}
 	if info.view {
 		return info, nil
@@ -243,8 +245,10 @@ func (s *Splitter) noArrays(ctx context.Context, h partition.Home, key shardkey.
 	return nil
 }
 
-// create makes a physical collection with the options and indexes of another, and with an index on the shard key if there is one.
-func (s *Splitter) create(ctx context.Context, h partition.Home, like collectionInfo, key *shardkey.Pattern) error {
+// create makes a physical collection with the options and indexes of another, and with an index on the shard key if
+// there is one. It returns when a majority has the collection as it is to be, with how a server lists it. It does not
+// repeat the making: whoever meets an error that passes begins anew under another name.
+func (s *Splitter) create(ctx context.Context, h partition.Home, like collectionInfo, key *shardkey.Pattern) (made collectionInfo, err error) {
 	cmd := bson.D{{Key: "create", Value: h.Physical}}
 	for _, o := range like.options {
 		switch o.Key {
@@ -256,15 +260,27 @@ func (s *Splitter) create(ctx context.Context, h partition.Home, like collection
 		}
 	}
 	if _, err := s.run(ctx, h, append(cmd, majority)); err != nil {
-		return err
+		return made, err
 	}
+	// Only now: making an index of a collection that a change of the primary has undone would make it anew, without its options.
 	if err := s.createIndexes(ctx, h, like.indexes); err != nil {
-		return err
+		return made, err
 	}
-	if key == nil || key.Path() == "_id" || like.indexed(*key) {
-		return nil
+	if key != nil && key.Path() != "_id" && !like.indexed(*key) {
+		if err := s.createKeyIndex(ctx, h, *key); err != nil {
+			return made, err
+		}
 	}
-	return s.createKeyIndex(ctx, h, *key)
+	if made, err = s.inspectHome(ctx, h); err != nil {
+		return made, err
+	}
+	if !like.exists { // options that a client gave are listed as the server understands them
+		like = collectionInfo{view: made.view, options: made.options, indexes: like.indexes}
+	}
+	if what := made.lacks(like, key); what != "" {
+		return made, wire.Errorf(wire.OperationFailed, "backend '%s' has made '%s.%s' otherwise than it was told: %s", h.Backend, h.DB, h.Physical, what)
+	}
+	return made, nil
 }
 
 func (s *Splitter) createIndexes(ctx context.Context, h partition.Home, indexes []bson.D) error {
@@ -281,8 +297,7 @@ func (s *Splitter) createIndexes(ctx context.Context, h partition.Home, indexes 
 		}
 		clean = append(clean, d)
 	}
-	_, err := s.run(ctx, h, bson.D{{Key: "createIndexes", Value: h.Physical}, {Key: "indexes", Value: clean}, majority})
-	return err
+	return s.changeHome(ctx, h, bson.D{{Key: "createIndexes", Value: h.Physical}, {Key: "indexes", Value: clean}}, 0)
 }
 
 // createKeyIndex makes the hashed index on the shard key, or an ascending one where the server has no hashed indexes.

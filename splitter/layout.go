@@ -81,7 +81,7 @@ func (s *Splitter) shardEmpty(ctx context.Context, c *partition.Collection, key 
 	e := &edit{m: m, outputs: homes,
 		make: func(ctx context.Context) error {
 			for _, h := range homes {
-				if err := s.create(ctx, h, info, &key); err != nil {
+				if _, err := s.create(ctx, h, info, &key); err != nil {
 					return err
 				}
 			}
@@ -178,7 +178,10 @@ func (s *Splitter) Create(ctx context.Context, ns string, options bson.Raw) erro
 		home.Physical = catalog.PhysicalName(c.Name, number, 0, 0)
 		e.m, e.outputs = s.nextMap(c), []partition.Home{home}
 		e.m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
-		e.make = func(ctx context.Context) error { return s.create(ctx, home, like, nil) }
+		e.make = func(ctx context.Context) error {
+			_, err := s.create(ctx, home, like, nil)
+			return err
+		}
 		return &e, nil
 	})
 }

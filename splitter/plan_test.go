@@ -79,13 +79,13 @@ func testMapOfFlip(t *testing.T) {
 	}{
 		{"split", []int{1}, func(c *partition.Collection) []output {
 			lo, hi := c.Parts[1].Range.SplitAt(c.Parts[1].Range.Lo + 1000)
-			return []output{{home(0), lo}, {home(1), hi}}
+			return []output{{Home: home(0), rg: lo}, {Home: home(1), rg: hi}}
 		}, 5},
-		{"move", []int{3}, func(c *partition.Collection) []output { return []output{{home(0), c.Parts[3].Range}} }, 4},
+		{"move", []int{3}, func(c *partition.Collection) []output { return []output{{Home: home(0), rg: c.Parts[3].Range}} }, 4},
 		{"merge", []int{0, 1, 2}, func(c *partition.Collection) []output {
-			return []output{{home(0), shardkey.Range{Lo: c.Parts[0].Range.Lo, Hi: c.Parts[2].Range.Hi}}}
+			return []output{{Home: home(0), rg: shardkey.Range{Lo: c.Parts[0].Range.Lo, Hi: c.Parts[2].Range.Hi}}}
 		}, 2},
-		{"merge all", []int{0, 1, 2, 3}, func(*partition.Collection) []output { return []output{{home(0), shardkey.Range{}}} }, 1},
+		{"merge all", []int{0, 1, 2, 3}, func(*partition.Collection) []output { return []output{{Home: home(0), rg: shardkey.Range{}}} }, 1},
 	} {
 		coll := sharded(t, 4)
 		r := &reshape{s: &Splitter{cfg: Config{RetryWindow: 30 * time.Minute}}, kind: c.kind, coll: coll, outputs: c.outputs(coll), rec: &catalog.Reshape{ID: bson.NewObjectID()}}

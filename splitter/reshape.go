@@ -21,6 +21,8 @@ import (
 type output struct {
 	partition.Home
 	rg shardkey.Range
+	// made is the collection as it was when it had been made.
+	made collectionInfo
 }
 
 // reshape is one running split, move or merge: it replaces inputs by outputs.

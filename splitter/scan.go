@@ -18,10 +18,14 @@ type scan struct {
 	b     *backend.Backend
 	h     partition.Home
 	batch int32
-	// lsid is the session that the server's cursor belongs to, so that it ends when this process does.
+	// lsid is the session that the server's cursor belongs to. A cursor in a session lives as long as the session, so it
+	// needs no noCursorTimeout, which servers refuse (168) on views and time-series collections; and it ends when this
+	// process does.
 	lsid bson.D
-	host string
-	id   int64 // of the server's cursor; 0 when it has no more
+	// rested ends what renews the session, and waits for that.
+	rested func()
+	host   string
+	id     int64 // of the server's cursor; 0 when it has no more
 	// reply owns docs, the documents of the batch that were not taken yet.
 	reply backend.Reply
 	docs  []byte
@@ -40,7 +44,7 @@ func (s *Splitter) scan(ctx context.Context, h partition.Home, batch int, sort b
 		return nil, wire.Errorf(wire.ShardNotFound, "backend '%s' is not part of the fleet", h.Backend)
 	}
 	c := &scan{b: b, h: h, batch: int32(batch), lsid: newSession()}
-	cmd := bson.D{{Key: "find", Value: h.Physical}, {Key: "filter", Value: bson.D{}}, {Key: "batchSize", Value: c.batch}, {Key: "noCursorTimeout", Value: true},
+	cmd := bson.D{{Key: "find", Value: h.Physical}, {Key: "filter", Value: bson.D{}}, {Key: "batchSize", Value: c.batch},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}}}
 	if sort != nil {
 		cmd = append(cmd, bson.E{Key: "sort", Value: sort}, bson.E{Key: "allowDiskUse", Value: true})
@@ -52,7 +56,35 @@ func (s *Splitter) scan(ctx context.Context, h partition.Home, batch int, sort b
 	if err != nil {
 		return nil, err
 	}
+	if c.id != 0 {
+		c.rested = s.renewSession(ctx, b, c.host, c.lsid)
+	}
 	return c, nil
+}
+
+// renewEvery is how often the session of a scan is renewed. A server ends a session, and its cursors with it, that was
+// not used for 30 minutes; a scan may rest for longer between two batches, as when it meets few documents of the
+// other side, or its bytes are bounded.
+const renewEvery = time.Minute
+
+// renewSession renews a session on a host until the function that it returns is called.
+func (s *Splitter) renewSession(ctx context.Context, b *backend.Backend, host string, lsid bson.D) (end func()) {
+	every := s.cfg.renewSessions
+	if every == 0 {
+		every = renewEvery
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for pause(ctx, every) == nil {
+			// A failure shows where the cursor is used next.
+			within, stop := context.WithTimeout(ctx, closeLimit)
+			_, _ = b.RunOn(within, backend.Target{Host: host}, "admin", bson.D{{Key: "refreshSessions", Value: bson.A{lsid}}})
+			stop()
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // newSession is an lsid that nobody else has.
@@ -110,6 +142,9 @@ func (c *scan) ask(ctx context.Context, cmd bson.D, field string) error {
 func (c *scan) close(ctx context.Context) {
 	c.reply.Release()
 	c.docs, c.doc = nil, nil
+	if c.rested != nil {
+		c.rested()
+	}
 	if c.id == 0 {
 		return
 	}

@@ -52,7 +52,9 @@ func (r *reshape) compareClosed(ctx context.Context) error {
 }
 
 // addInOrder adds a document to a digest that tells orders apart: a capped collection's.
-func addInOrder(sum uint64, doc bson.Raw) uint64 { return sum*0x100000001b3 + xxhash.Sum64(doc) }
+func addInOrder(sum uint64, doc bson.Raw) uint64 {
+	return sum*0x100000001b3 + xxhash.Sum64(idFirst(doc))
+}
 
 // addUnordered adds a document to a digest that does not: buckets give documents, and their fields, in orders of their own.
 func addUnordered(sum uint64, doc bson.Raw) uint64 {

@@ -41,6 +41,8 @@ type Config struct {
 	RetryWindow time.Duration
 	// Lease is how long a change that is not renewed is left to its owner, with Margin (30 s and 1 s); Renew is how often it is renewed (2 s).
 	Lease, Renew, Margin time.Duration
+	// renewSessions is how often sessions with open cursors are renewed; 0 means every minute.
+	renewSessions time.Duration
 }
 
 func (c *Config) setDefaults() {
@@ -86,8 +88,6 @@ type Splitter struct {
 	stuck map[partition.Home]unsplittable
 	// dropped is told of homes that were dropped.
 	dropped chan struct{}
-	// emptyTs says, by backend, whether it knows bypassEmptyTsReplacement.
-	emptyTs sync.Map
 	// settled says, by namespace, of which reshape it is known that all is done that follows its flip at once.
 	settled sync.Map
 	// ctx ends with Close; wg counts what drains retired homes.

@@ -170,6 +170,29 @@ func ErrorFromReply(body bson.Raw) *Error {
 	return e
 }
 
+// WriteConcernError returns a reply's writeConcernError as an error, nil when the reply has none. It comes
+// with ok:1: the command was executed, and its write concern was not met.
+func WriteConcernError(body bson.Raw) *Error {
+	v, err := bsoncore.Document(body).LookupErr("writeConcernError")
+	if err != nil {
+		return nil
+	}
+	e := &Error{Code: WriteConcernFailed, Message: "the write concern was not met"}
+	doc, ok := v.DocumentOK()
+	if !ok {
+		return e
+	}
+	if n, ok := doc.Lookup("code").AsInt64OK(); ok {
+		e.Code = Code(n)
+	}
+	if s, ok := doc.Lookup("errmsg").StringValueOK(); ok {
+		e.Message = s
+	}
+	e.codeName, _ = doc.Lookup("codeName").StringValueOK()
+	e.named = e.Code
+	return e
+}
+
 func labelsOf(v bsoncore.Value) []string {
 	arr, ok := v.ArrayOK()
 	if !ok {

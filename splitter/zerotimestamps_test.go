@@ -10,8 +10,8 @@ import (
 	"github.com/shardway/shardway/shardkey"
 )
 
-// TestEmptyTimestampsAreCopied: a server puts its time where an inserted document has Timestamp(0, 0) at its top; a copy keeps it, so that the partition can be split.
-func TestEmptyTimestampsAreCopied(t *testing.T) {
+// TestZeroTimestampsSurviveASplit: a server puts its time where an inserted document has Timestamp(0, 0) at its top; a copy keeps it, so that the partition can be split.
+func TestZeroTimestampsSurviveASplit(t *testing.T) {
 	w := newWorld(t, nil)
 	if err := w.store.CreateDatabase(t.Context(), "db", "b1"); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,9 @@ func TestEmptyTimestampsAreCopied(t *testing.T) {
 		t.Skipf("the server takes bypassEmptyTsReplacement and does not heed it (%v)", err)
 	}
 	for i := range 20 {
-		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}}); err != nil {
+		doc := bson.D{{Key: "_id", Value: i}, {Key: "a", Value: 1}, {Key: "x.y", Value: bson.Timestamp{}}, {Key: "$z", Value: bson.Timestamp{}}, {Key: "b", Value: 2}}
+		err := c.Database().RunCommand(t.Context(), bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{doc}}, {Key: "bypassEmptyTsReplacement", Value: true}}).Err()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
