@@ -141,8 +141,7 @@ func (c call) judge(reply backend.Reply, err error) (backend.Reply, error) {
 }
 
 func leaseError(backendID string) error {
-	return &wire.Error{Code: wire.HostUnreachable, Labels: []string{"RetryableWriteError"},
-		Message: "this proxy's lease at backend '" + backendID + "' has ended; the outcome of the operation is unknown, retry it"}
+	return wire.Errorf(wire.HostUnreachable, "this proxy's lease at backend '%s' has ended; the outcome of the operation is unknown, retry it", backendID)
 }
 
 // do sends to one target and waits.
