@@ -555,7 +555,7 @@ func (r *Router) run(ctx context.Context, q *Request) (reply Reply, err error) {
 	reply, err = r.handle(ctx, q)
 	if err != nil {
 		r.stats.failed.Add(1)
-		err = interruption(ctx, err)
+		err = q.labelled(interruption(ctx, err))
 	}
 	r.logSlow(q, err, time.Now())
 	return reply, err

@@ -237,19 +237,9 @@ func (m *modification) send(ctx context.Context, part *partition.Part, as *chang
 			return body, nil
 		}
 		if n == attempts || !mayRepeat(ctx, err) {
-			return nil, m.label(wire.AsError(err))
+			return nil, err
 		}
 	}
-}
-
-// label marks an error that a driver may answer by sending the command again.
-func (m *modification) label(e *wire.Error) *wire.Error {
-	if !e.Code.Retriable() || e.HasLabel(retryableWrite) {
-		return e
-	}
-	told := *e
-	told.Labels = append(append([]string(nil), e.Labels...), retryableWrite)
-	return &told
 }
 
 func (m *modification) once(ctx context.Context, part *partition.Part, as *changed, txn bool) (bson.Raw, error) {
@@ -308,7 +298,7 @@ func (m *modification) ledgered(ctx context.Context, part *partition.Part, as *c
 	}
 	body, err := m.once(ctx, part, as, false)
 	if err != nil {
-		return nil, unknownOutcome(err)
+		return nil, unremembered{err}
 	}
 	if n, _ := bsoncore.Document(body).Lookup("lastErrorObject", "n").AsInt64OK(); n > 0 || as == nil {
 		m.r.retries.setResult(rec, m.q.TxnNumber, m.stmt, ledgerEntry{reply: body})

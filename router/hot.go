@@ -471,7 +471,7 @@ func (p *point) over(err error, now time.Time) {
 // finish tells the client the general code's reply or an error.
 func (p *point) finish(reply Reply, err error) error {
 	if err != nil {
-		err = interruption(p.ctx, err)
+		err = p.q.labelled(interruption(p.ctx, err))
 	}
 	p.over(err, time.Now())
 	return p.q.Conn.writeReply(p.m.Header.RequestID, 0, wire.NoCompression, reply, err)

@@ -172,10 +172,8 @@ func (p *point) written(got backend.Reply, err error) (reply Reply, _ error) {
 		switch {
 		case err == nil:
 			return reply, nil
-		case p.q.HasTxn && mustReplan(err):
+		case p.q.HasTxn && mustReplan(err), n == attempts || !p.q.HasTxn || !mayRepeat(p.ctx, err):
 			return Reply{}, err
-		case n == attempts || !p.q.HasTxn || !mayRepeat(p.ctx, err):
-			return Reply{}, p.q.writeError(err)
 		}
 		got, err = r.do(p.ctx, target{Backend: part.Backend, Part: part, Shape: p.shape, Wait: true}, p.out.B)
 	}
@@ -205,9 +203,9 @@ func (p *point) result(got backend.Reply) (Reply, error) {
 	if err := commandError(got.Body); err != nil {
 		return Reply{}, err
 	}
-	result := writeResult{ordered: &p.ordered}
+	result := writeResult{}
 	result.take(got.Body, &chunk{group: group{p.parts[0], []*statement{{raw: p.stmt}}}}, p.ordered)
-	return Reply{Body: result.reply(p.kind.write == &updates)}, nil
+	return Reply{Body: result.reply(&p.q, p.kind.write == &updates)}, nil
 }
 
 // count takes the counts from a backend's reply; false for one that is not simply ok.

@@ -40,7 +40,7 @@ func (e *leaseError) WireError() *wire.Error {
 	if e.unsent {
 		message = "this proxy's lease at backend '" + e.backend + "' did not hold when the operation was to be sent, so nothing was sent; retry it"
 	}
-	return &wire.Error{Code: wire.HostUnreachable, Labels: []string{"RetryableWriteError"}, Message: message}
+	return &wire.Error{Code: wire.HostUnreachable, Message: message}
 }
 
 // lease returns a valid lease at a backend. Where there is none it waits for this process to be registered anew, until ctx ends or for as long as a request

@@ -173,7 +173,7 @@ func (q *Request) checkTxnFields(autocommit, hasAuto, start bool) error {
 	case q.HasTxn && q.Command.NoAuth:
 		return wire.Errorf(50889, "It is illegal to provide a txnNumber for command %s", q.Name)
 	case q.HasTxn && !q.Command.Txn:
-		return wire.Errorf(50768, "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and %s is not a retryable write command.", q.Name)
+		return wire.Errorf(wire.NotARetryableWriteCommand, "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and %s is not a retryable write command.", q.Name)
 	}
 	return nil
 }

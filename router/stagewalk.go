@@ -22,7 +22,7 @@ type stageWalk struct {
 // stages returns the pipeline with the names replaced. Stages in which nothing is named are passed on as they are.
 func (w *stageWalk) stages(pipeline []bson.Raw, depth int) ([]bson.Raw, error) {
 	if depth > maxSubPipelines {
-		return nil, wire.Errorf(232, "Maximum number of nested sub-pipelines exceeded. Limit is %d", maxSubPipelines)
+		return nil, wire.Errorf(wire.MaxSubPipelineDepthExceeded, "Maximum number of nested sub-pipelines exceeded. Limit is %d", maxSubPipelines)
 	}
 	out := make([]bson.Raw, len(pipeline))
 	for i, stage := range pipeline {

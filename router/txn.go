@@ -28,8 +28,6 @@ const (
 	maxTransactions = 10_000
 	// maxTxnSessions bounds the sessions whose newest transaction is remembered after its end.
 	maxTxnSessions = 50_000
-	// transientTransaction tells a driver that the whole transaction may be run again.
-	transientTransaction = "TransientTransactionError"
 )
 
 // txnState is how far a transaction has come.

@@ -60,21 +60,27 @@ func (r *Router) commit(ctx context.Context, q *Request, t *transaction) (Reply,
 		return withRecoveryToken(Reply{Body: okBody}, t.where()), err
 	}
 	ended := r.txns.stats.singleShard.begin()
-	reply, err := r.sendEnd(ctx, q, t.where())
+	reply, confirmed, err := r.sendEnd(ctx, q, t.where())
 	ended(err)
 	switch e := wire.AsError(err); {
 	case err == nil:
 		t.finish(txnCommitted)
-	case e.Code == wire.NoSuchTransaction, e.Code == wire.TransactionTooOld:
+	case unknown(e) && confirmed:
 		t.abortedBy("the backend does not know it any more")
 	default:
-		t.doubted = !e.Code.Retriable() && e.Code != wire.MaxTimeMSExpired && ctx.Err() == nil
+		t.doubted = !unknown(e) && !e.Code.Retriable() && e.Code != wire.MaxTimeMSExpired && ctx.Err() == nil
 		r.settleInBackground(t)
 	}
 	if err != nil {
-		return Reply{}, labelled(interruption(ctx, err), true)
+		return Reply{}, err
 	}
 	return withRecoveryToken(reply, t.where()), nil
+}
+
+// unknown reports whether an error says that a backend does not know a transaction (any more). That ends the transaction only if a majority has confirmed it. A server
+// that takes itself for the primary while another one is has never heard of a transaction that is open there, and whose commit may still arrive.
+func unknown(e *wire.Error) bool {
+	return e != nil && (e.Code == wire.NoSuchTransaction || e.Code == wire.TransactionTooOld)
 }
 
 // committing notes that a commit is about to be sent; sent is false when there is nothing to be sent to anybody.
@@ -120,14 +126,14 @@ func (r *Router) abort(ctx context.Context, q *Request, t *transaction) (Reply, 
 		t.finish(txnAborted)
 		return Reply{}, noSuchTransaction(t.number, "no command of it was sent to any backend")
 	}
-	reply, err := r.sendEnd(ctx, q, t.where())
-	if e := wire.AsError(err); err == nil || e.Code == wire.NoSuchTransaction || e.Code == wire.TransactionTooOld {
+	reply, confirmed, err := r.sendEnd(ctx, q, t.where())
+	if err == nil || unknown(wire.AsError(err)) && confirmed {
 		t.finish(txnAborted)
 	} else {
 		r.settleInBackground(t)
 	}
 	if err != nil {
-		return Reply{}, labelled(interruption(ctx, err), true)
+		return Reply{}, err
 	}
 	return withRecoveryToken(reply, t.where()), nil
 }
@@ -150,37 +156,66 @@ func (r *Router) endElsewhere(ctx context.Context, q *Request) (Reply, error) {
 	if q.Command.Name == "commitTransaction" {
 		ended = r.txns.stats.recovered.begin()
 	}
-	reply, err := r.sendEnd(ctx, q, id)
+	reply, _, err := r.sendEnd(ctx, q, id)
 	ended(err)
 	if err != nil {
-		return Reply{}, labelled(interruption(ctx, err), true)
+		return Reply{}, err
 	}
 	return withRecoveryToken(reply, id), nil
 }
 
-// sendEnd sends the client's commitTransaction or abortTransaction to a backend, again where that may help.
-func (r *Router) sendEnd(ctx context.Context, q *Request, backendID string) (Reply, error) {
+// sendEnd sends the client's commitTransaction or abortTransaction to a backend, again where that may help. confirmed says that a majority has confirmed
+// what the backend answers, an error included.
+func (r *Router) sendEnd(ctx context.Context, q *Request, backendID string) (reply Reply, confirmed bool, err error) {
+	concern := q.WriteConcern
+	if unacknowledged(concern) {
+		concern = nil
+	}
 	for n := 1; ; n++ {
-		got, err := r.do(ctx, target{Backend: backendID, Wait: true}, q.endMessage())
+		got, err := r.do(ctx, target{Backend: backendID, Wait: true}, q.endMessage(concern))
 		if err == nil {
 			if err = commandError(got.Body); err == nil {
-				reply := Reply{Body: relay(got.Body)}
+				reply = Reply{Body: relay(got.Body)}
 				got.Release()
-				return reply, nil
+				return reply, false, nil
 			}
 			got.Release()
 		}
 		if n == endAttempts || !mayRepeat(ctx, err) {
-			return Reply{}, err
+			_, unconfirmed := wire.AsError(err).WriteConcernCode()
+			return Reply{}, byMajority(concern) && !unconfirmed, err
 		}
+		concern = repeatConcern(concern)
 	}
 }
 
+// repeatTimeout is for how long, in milliseconds, a repeated commit waits for its majority if its client has not said.
+const repeatTimeout = 10_000
+
+// repeatConcern is the write concern of a commit or an abort that is sent again, as drivers do it: with a majority, since the first attempt may have been executed by a server that
+// is not the primary any more. Without a majority the new primary's "no such transaction" would prove nothing.
+func repeatConcern(concern bson.Raw) bson.Raw {
+	timeout := bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, repeatTimeout)}
+	if v, err := bsoncore.Document(concern).LookupErr("wtimeout"); err == nil {
+		timeout = v
+	}
+	return bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "w", "majority"), bsoncore.AppendValueElement(nil, "wtimeout", timeout)))
+}
+
+// byMajority reports whether a write concern asks for a majority. None at all may ask for less: the backend's own default holds then.
+func byMajority(concern bson.Raw) bool {
+	if concern == nil {
+		return false
+	}
+	w, _ := bsoncore.Document(concern).Lookup("w").StringValueOK()
+	return w == "majority"
+}
+
 // endMessage is the client's commitTransaction or abortTransaction as the backend gets it.
-func (q *Request) endMessage() []byte {
+func (q *Request) endMessage(concern bson.Raw) []byte {
 	dst := bsoncore.AppendInt32Element(make([]byte, 4, 192), q.Command.Name, 1)
-	if q.WriteConcern != nil && !unacknowledged(q.WriteConcern) {
-		dst = bsoncore.AppendDocumentElement(dst, "writeConcern", bsoncore.Document(q.WriteConcern))
+	if concern != nil {
+		dst = bsoncore.AppendDocumentElement(dst, "writeConcern", bsoncore.Document(concern))
 	}
 	if q.Comment.Type != 0 {
 		dst = bsoncore.AppendValueElement(dst, "comment", q.Comment)
@@ -287,12 +322,18 @@ func (t *transaction) settle(ctx context.Context) bool {
 		name = "commitTransaction"
 	}
 	err := t.endAt(ctx, b, name)
-	switch e := wire.AsError(err); {
+	e := wire.AsError(err)
+	unconfirmed := false
+	if err != nil {
+		_, unconfirmed = e.WriteConcernCode()
+	}
+	switch {
 	case err == nil && name == "commitTransaction", err != nil && e.Code == wire.TransactionCommitted:
+		// Executed is enough, with or without a majority: the commit is in the log before whatever comes once the gates are left, or both are rolled back.
 		t.finish(txnCommitted)
-	case err == nil, e.Code == wire.NoSuchTransaction, e.Code == wire.TransactionTooOld:
+	case err == nil, unknown(e) && !unconfirmed:
 		t.finish(txnAborted)
-	case e.Code.Retriable(), e.Code == wire.MaxTimeMSExpired, ctx.Err() != nil:
+	case unknown(e), e.Code.Retriable(), e.Code == wire.MaxTimeMSExpired, ctx.Err() != nil:
 		return false
 	case name == "commitTransaction":
 		t.doubted = true // it can be neither repeated nor believed
@@ -304,9 +345,14 @@ func (t *transaction) settle(ctx context.Context) bool {
 	return true
 }
 
+// settleConcern has a majority confirm what a backend says of a transaction. The backend gives up before the attempt ends, so that it is heard and its connection stays.
+var settleConcern = bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "w", "majority"),
+	bsoncore.AppendInt32Element(nil, "wtimeout", int32((settleWait-time.Second).Milliseconds()))))
+
 // endAt sends a backend the end of the transaction.
 func (t *transaction) endAt(ctx context.Context, b *backend.Backend, name string) error {
-	dst := bsoncore.AppendInt32Element(make([]byte, 4, 128), name, 1)
+	dst := bsoncore.AppendInt32Element(make([]byte, 4, 192), name, 1)
+	dst = bsoncore.AppendDocumentElement(dst, "writeConcern", bsoncore.Document(settleConcern))
 	dst = appendSession(dst, t.session)
 	dst = bsoncore.AppendInt64Element(dst, "txnNumber", t.number)
 	dst = bsoncore.AppendBooleanElement(dst, "autocommit", false)

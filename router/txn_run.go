@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -49,7 +48,7 @@ func (r *Router) inTransaction(ctx context.Context, q *Request, run Handler) (Re
 		if reply.Owner != nil {
 			reply.Owner.Release()
 		}
-		return Reply{}, labelled(t.fail(err), false)
+		return Reply{}, t.fail(err)
 	}
 	return withRecoveryToken(reply, t.where()), nil
 }
@@ -260,27 +259,4 @@ func withRecoveryToken(reply Reply, backendID string) Reply {
 		reply.Owner.Release()
 	}
 	return Reply{Body: closeDocument(body, 0)}
-}
-
-// labelled gives an error of a transaction's command the labels that a server gives it (mongos-behaviour §8.5).
-func labelled(err error, ending bool) error {
-	e := *wire.AsError(err)
-	e.Labels = slices.DeleteFunc(slices.Clone(e.Labels), func(l string) bool { return l == transientTransaction || l == retryableWrite })
-	switch {
-	case transientCode(e.Code, ending):
-		e.Labels = append(e.Labels, transientTransaction)
-	case ending && e.Code.Retriable():
-		e.Labels = append(e.Labels, retryableWrite)
-	}
-	return &e
-}
-
-// transientCode reports the codes after which the whole transaction may be run again.
-func transientCode(c wire.Code, ending bool) bool {
-	switch c {
-	case wire.WriteConflict, wire.LockTimeout, wire.PreparedTransactionInProgress, wire.StaleDbVersion, wire.StaleConfig, wire.StaleEpoch,
-		wire.SnapshotUnavailable, 239, 250, 272, 304, 343, wire.NoSuchTransaction:
-		return true
-	}
-	return !ending && c.Retriable()
 }

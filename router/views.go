@@ -30,7 +30,7 @@ func onView(err error) *viewError {
 func (r *Router) readView(ctx context.Context, q *Request, v *viewError, stages []bson.Raw, batchSize int64, keep func(key string) bool) (Reply, error) {
 	over := *q
 	if over.viewDepth++; over.viewDepth > maxViewDepth {
-		return Reply{}, wire.Errorf(165, "View depth too deep or view cycle detected; maximum depth is %d", maxViewDepth)
+		return Reply{}, wire.Errorf(wire.ViewDepthLimitExceeded, "View depth too deep or view cycle detected; maximum depth is %d", maxViewDepth)
 	}
 	if over.asNS == "" {
 		over.asNS = v.ns
@@ -88,7 +88,7 @@ func (d *viewDef) sameCollation(body bson.Raw) error {
 	elems, _ := bsoncore.Document(doc).Elements()
 	for _, e := range elems {
 		if own, err := bsoncore.Document(d.collation).LookupErr(e.Key()); err != nil || order.Compare(own, e.Value()) != 0 {
-			return wire.Errorf(167, "Cannot override a view's default collation")
+			return wire.Errorf(wire.OptionNotSupportedOnView, "Cannot override a view's default collation")
 		}
 	}
 	return nil
@@ -120,11 +120,11 @@ func int64Value(n int64) bsoncore.Value {
 func (r *Router) findView(ctx context.Context, q *Request, v *viewError, a *findArgs) (Reply, error) {
 	for _, option := range []string{"min", "max", "returnKey", "showRecordId", "tailable", "awaitData", "oplogReplay"} {
 		if got, err := bsoncore.Document(q.Msg.Body).LookupErr(option); err == nil && (got.Type == bsoncore.TypeEmbeddedDocument && len(got.Data) > 5 || isTrue(got)) {
-			return Reply{}, wire.Errorf(168, "Option %s not supported in aggregation.", option)
+			return Reply{}, wire.Errorf(wire.InvalidPipelineOperator, "Option %s not supported in aggregation.", option)
 		}
 	}
 	if a.singleBatch && a.limit != 1 {
-		return Reply{}, wire.Errorf(168, "Option singleBatch not supported in aggregation.")
+		return Reply{}, wire.Errorf(wire.InvalidPipelineOperator, "Option singleBatch not supported in aggregation.")
 	}
 	var stages []bson.Raw
 	if len(a.filter) > 5 {

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/shardway/shardway/partition"
-	"github.com/shardway/shardway/wire"
 )
 
 // ledgered runs retryable statements at a standalone, which takes no txnNumber: what this process remembers as done is answered from memory, the rest is sent
@@ -17,7 +16,7 @@ func (b *writeBatch) ledgered(ctx context.Context, c *partition.Collection, k ch
 	}
 	rec.busy.Lock()
 	defer rec.busy.Unlock()
-	total := &writeResult{ordered: &b.ordered}
+	total := &writeResult{}
 	var todo []*statement
 	for _, s := range k.stmts {
 		if e, ok := b.r.retries.result(rec, txn, s.id); ok {
@@ -35,9 +34,9 @@ func (b *writeBatch) ledgered(ctx context.Context, c *partition.Collection, k ch
 		todo = todo[size:]
 		if err := b.ledgerSend(ctx, c, part, rec, total); err != nil {
 			if total.nothing() {
-				return outcome{err: err, unknown: true}
+				return outcome{err: unremembered{err}}
 			}
-			total.failChunk(&part, wire.AsError(err), b.ordered)
+			total.failChunk(&part, unremembered{err}, b.ordered)
 		}
 	}
 	return outcome{results: total}
@@ -63,7 +62,7 @@ func (b *writeBatch) ledgerSend(ctx context.Context, c *partition.Collection, k 
 	if o.err != nil {
 		return o.err
 	}
-	one := &writeResult{ordered: &b.ordered}
+	one := &writeResult{}
 	one.take(o.body, &k, b.ordered)
 	bad := map[int]bool{}
 	for _, e := range one.errs {
@@ -85,6 +84,8 @@ func (b *writeBatch) ledgerSend(ctx context.Context, c *partition.Collection, k 
 		}
 		b.r.retries.setResult(rec, b.q.TxnNumber, s.id, e)
 	}
+	// A repetition is answered from memory and waits for no write concern: it would confirm what was not confirmed.
+	one.unremembered = one.unremembered || len(one.concerns) > 0
 	total.add(one)
 	return nil
 }

@@ -59,3 +59,39 @@ func TestLateReplyOfAStandalone(t *testing.T) {
 		t.Errorf("applied %d times, want 2", applied.Load())
 	}
 }
+
+// TestNoLabelBesideAStandalone: what a standalone executed without this process hearing of it may not be repeated, nor may what it did not confirm as asked: from memory it would seem confirmed.
+// So the whole command is not labelled, whatever another backend says of its part.
+func TestNoLabelBesideAStandalone(t *testing.T) {
+	alone, set := backendtest.New(t), backendtest.New(t)
+	alone.SetHello(backendtest.Standalone())
+	e := newWriteEnv(t, map[string]string{"b0": alone.URI(), "b1": set.URI()})
+	e.shard("c", "_id", 2)
+	down := backendtest.Err(11600, "InterruptedAtShutdown", "no", retryableWrite)
+	for i, c := range []struct {
+		what       string
+		alone, set backendtest.Answer
+	}{
+		{"both fail", backendtest.Cut(), down},
+		{"the standalone's write concern", backendtest.OK(bson.E{Key: "n", Value: 1}, bson.E{Key: "writeConcernError", Value: d("code", 91, "errmsg", "no")}), down},
+		{"the standalone fails", backendtest.Cut(), backendtest.OK(bson.E{Key: "n", Value: 1}, bson.E{Key: "writeConcernError", Value: d("code", 91, "errmsg", "no")},
+			bson.E{Key: "errorLabels", Value: bson.A{retryableWrite}})},
+	} {
+		for s, answer := range map[*backendtest.Server]backendtest.Answer{alone: c.alone, set: c.set} {
+			s.SetScript(func(c backendtest.Command) backendtest.Answer {
+				if isWrite(c) {
+					return answer
+				}
+				return writesDone(c)
+			})
+		}
+		reply := e.exchange(wireMessage(t, append(retryable(insertOf(10), int64(i)), bson.E{Key: "$db", Value: e.db})))
+		if _, err := reply.LookupErr("errorLabels"); err == nil {
+			t.Errorf("%s: labelled: %v", c.what, reply)
+		}
+		if n := len(writesOf(set)); n == 0 {
+			t.Errorf("%s: nothing went to the set", c.what)
+		}
+		set.Forget()
+	}
+}

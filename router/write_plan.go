@@ -250,7 +250,7 @@ func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection
 			return err
 		}
 		for _, g := range seg.groups {
-			b.result.failChunk(&chunk{group: g}, wire.AsError(err), b.ordered)
+			b.result.failChunk(&chunk{group: g}, err, b.ordered)
 		}
 	}
 	for _, f := range seg.searches {
@@ -258,7 +258,7 @@ func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection
 			if b.q.InTxn || b.result.nothing() && !ofStatement(err) {
 				return err
 			}
-			b.result.fail(f.stmt.index, wire.AsError(err))
+			b.result.fail(f.stmt.index, err)
 		}
 	}
 	return nil

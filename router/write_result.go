@@ -1,7 +1,9 @@
 package router
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"slices"
 	"strconv"
 
@@ -16,14 +18,16 @@ const maxErrorText = 1 << 20
 
 // writeResult is the merged result of a batch, by the client's indexes.
 type writeResult struct {
-	ordered     *bool
 	n, modified int64
 	upserted    []upserted
 	errs        []writeError
 	concerns    []concernError
 	retried     []int32
-	succeeded   int  // statements, or parts of them, that were run
-	labels      bool // a driver may repeat the command
+	succeeded   int // statements, or parts of them, that were run
+	// helps says that another attempt may succeed with what has failed, or get confirmed what has not been.
+	helps bool
+	// unremembered says that a repetition might execute again what was executed (see the error of that name).
+	unremembered bool
 }
 
 type upserted struct {
@@ -45,13 +49,26 @@ type concernError struct {
 	doc     bson.Raw
 }
 
+// maxConcerns bounds the write concern errors of one reply. An ordered batch goes in as many messages as it changes between partitions.
+const maxConcerns = 64
+
+// addConcern keeps a backend's write concern error unless it has said the same before.
+func (w *writeResult) addConcern(c concernError) {
+	same := func(o concernError) bool { return o.backend == c.backend && bytes.Equal(o.doc, c.doc) }
+	if len(w.concerns) < maxConcerns && !slices.ContainsFunc(w.concerns, same) {
+		w.concerns = append(w.concerns, c)
+	}
+}
+
 // nothing reports whether nothing has been run or refused.
 func (w *writeResult) nothing() bool { return w.succeeded == 0 && len(w.errs) == 0 }
 
 func (w *writeResult) failed() bool { return len(w.errs) > 0 }
 
 // fail records a statement's error.
-func (w *writeResult) fail(index int, e *wire.Error) {
+func (w *writeResult) fail(index int, err error) {
+	w.note(err)
+	e := wire.AsError(err)
 	rest := bsoncore.AppendInt32Element(nil, "code", int32(e.Code))
 	if len(e.Extra) > 5 {
 		rest = append(rest, e.Extra[4:len(e.Extra)-1]...)
@@ -59,8 +76,17 @@ func (w *writeResult) fail(index int, e *wire.Error) {
 	w.errs = append(w.errs, writeError{index: index, code: int32(e.Code), errmsg: cleanNames(e.Message), rest: rest})
 }
 
+// note keeps what an error says of a repetition of the command.
+func (w *writeResult) note(err error) {
+	var lost unremembered
+	w.helps = w.helps || helpsToRetry(err)
+	w.unremembered = w.unremembered || errors.As(err, &lost)
+}
+
 // failChunk records that a message failed as a whole: for the first statement of an ordered batch, else for each.
-func (w *writeResult) failChunk(k *chunk, e *wire.Error, ordered bool) {
+func (w *writeResult) failChunk(k *chunk, err error, ordered bool) {
+	w.note(err)
+	e := wire.AsError(err)
 	told := *e
 	told.Message = "write results unavailable from " + k.part.Backend + " :: caused by :: " + e.Message
 	for _, s := range k.stmts {
@@ -77,10 +103,13 @@ func (w *writeResult) add(o *writeResult) {
 	w.modified += o.modified
 	w.upserted = append(w.upserted, o.upserted...)
 	w.errs = append(w.errs, o.errs...)
-	w.concerns = append(w.concerns, o.concerns...)
+	for _, c := range o.concerns {
+		w.addConcern(c)
+	}
 	w.retried = append(w.retried, o.retried...)
 	w.succeeded += o.succeeded
-	w.labels = w.labels || o.labels
+	w.helps = w.helps || o.helps
+	w.unremembered = w.unremembered || o.unremembered
 }
 
 // take merges a backend's ok reply to the statements of k.
@@ -106,8 +135,12 @@ func (w *writeResult) take(body bson.Raw, k *chunk, ordered bool) {
 			eachDocument(v, func(d bsoncore.Document) { failures++; w.takeError(d, k) })
 		case "writeConcernError":
 			if d, ok := v.DocumentOK(); ok {
-				w.concerns = append(w.concerns, concernError{k.part.Backend, bson.Raw(d)})
+				w.addConcern(concernError{k.part.Backend, bson.Raw(d)})
+				code, _ := d.Lookup("code").AsInt64OK()
+				w.helps = w.helps || wire.Code(code).Retriable()
 			}
+		case "errorLabels":
+			w.helps = w.helps || slices.Contains(wire.Labels(v), retryableWrite)
 		case "retriedStmtIds":
 			w.takeRetried(v)
 		}
@@ -192,8 +225,8 @@ func eachDocument(v bsoncore.Value, f func(bsoncore.Document)) {
 	}
 }
 
-// reply makes the client's reply.
-func (w *writeResult) reply(update bool) bson.Raw {
+// reply makes the reply to q.
+func (w *writeResult) reply(q *Request, update bool) bson.Raw {
 	dst := make([]byte, 4, 128)
 	dst = appendCount(dst, "n", w.n)
 	if update {
@@ -202,7 +235,7 @@ func (w *writeResult) reply(update bool) bson.Raw {
 	dst = w.appendUpserted(dst)
 	errs := w.joined()
 	dst = appendWriteErrors(dst, errs)
-	if len(w.concerns) > 0 && (len(errs) == 0 || !*w.ordered && w.succeeded > 0) {
+	if len(w.concerns) > 0 {
 		dst = bsoncore.AppendDocumentElement(dst, "writeConcernError", w.concern())
 	}
 	if len(w.retried) > 0 {
@@ -213,7 +246,7 @@ func (w *writeResult) reply(update bool) bson.Raw {
 		}
 		dst, _ = bsoncore.AppendArrayEnd(d, at)
 	}
-	if w.labels {
+	if q.retryLabel(w.helps && !w.unremembered) {
 		at, d := bsoncore.AppendArrayElementStart(dst, "errorLabels")
 		d = bsoncore.AppendStringElement(d, "0", retryableWrite)
 		dst, _ = bsoncore.AppendArrayEnd(d, at)

@@ -13,7 +13,7 @@ import (
 // merged is the reply to a batch of so many statements, each of which went to all backends that answer here: mongos-behaviour §3.11.
 func merged(t *testing.T, ordered bool, statements int, answers ...bson.D) bson.Raw {
 	t.Helper()
-	w := &writeResult{ordered: &ordered}
+	w := &writeResult{}
 	k := &chunk{group: group{}}
 	for i := range statements {
 		k.stmts = append(k.stmts, &statement{index: i})
@@ -26,7 +26,7 @@ func merged(t *testing.T, ordered bool, statements int, answers ...bson.D) bson.
 		k.part = &partition.Part{Home: partition.Home{Backend: "b" + itoa(i)}}
 		w.take(raw, k, ordered)
 	}
-	reply := w.reply(true)
+	reply := w.reply(&Request{HasTxn: true, TxnNumber: 1}, true)
 	if err := reply.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestMuchErrorText(t *testing.T) {
 	}
 }
 
-// TestWhenConcernErrorsAreTold: only without write errors, or in an unordered batch of which something succeeded; several are one 64.
+// TestWhenConcernErrorsAreTold: always, as a mongod does; several are one 64. Beside write errors too: without it, what was written before would seem confirmed.
 func TestWhenConcernErrorsAreTold(t *testing.T) {
 	concern := d("code", int32(100), "codeName", "UnsatisfiableWriteConcern", "errmsg", "no")
 	ok := d("n", int32(1), "ok", 1.0, "writeConcernError", concern)
@@ -108,14 +108,35 @@ func TestWhenConcernErrorsAreTold(t *testing.T) {
 	}{
 		{"one", true, []bson.D{ok}, 100, "no at b0"},
 		{"two", false, []bson.D{ok, ok}, 64, "no at b0 :: and :: no at b1"},
-		{"all failed", false, []bson.D{bad}, 0, ""},
+		{"none", true, []bson.D{d("n", int32(1), "ok", 1.0)}, 0, ""},
+		{"all failed", false, []bson.D{bad}, 100, "no at b0"},
 		{"half failed, unordered", false, []bson.D{half}, 100, "no at b0"},
-		{"half failed, ordered", true, []bson.D{half}, 0, ""},
+		{"half failed, ordered", true, []bson.D{half}, 100, "no at b0"},
 	} {
 		reply := merged(t, c.ordered, 2, c.answers...)
 		e, has := reply.Lookup("writeConcernError").DocumentOK()
 		if has != (c.code != 0) || has && (e.Lookup("code").AsInt64() != c.code || e.Lookup("errmsg").StringValue() != c.text) {
 			t.Errorf("%s: %v", c.name, reply)
 		}
+	}
+}
+
+// TestConcernErrorsOfManyMessages: what one backend says again and again, of each message of an ordered batch, is said once, and there is an end of what differs.
+func TestConcernErrorsOfManyMessages(t *testing.T) {
+	w := &writeResult{}
+	for i := range 1000 {
+		w.addConcern(concernError{"b0", mustMarshal(d("code", int32(91), "errmsg", "down"))})
+		other := &writeResult{}
+		other.addConcern(concernError{"b1", mustMarshal(d("code", int32(91), "errmsg", itoa(i%5)))})
+		w.add(other)
+	}
+	if len(w.concerns) != 6 {
+		t.Errorf("%d errors of six", len(w.concerns))
+	}
+	for i := range 1000 {
+		w.addConcern(concernError{"b2", mustMarshal(d("code", int32(91), "errmsg", itoa(i)))})
+	}
+	if len(w.concerns) != maxConcerns {
+		t.Errorf("%d errors, want %d", len(w.concerns), maxConcerns)
 	}
 }

@@ -29,7 +29,7 @@ func (b *writeBatch) searchAndWrite(ctx context.Context, c *partition.Collection
 		return b.multiSearch(ctx, c, s, sr)
 	}
 	send := func(part *partition.Part, as changed) (applied, error) {
-		one := &writeResult{ordered: &b.ordered}
+		one := &writeResult{}
 		other := *s
 		other.raw = rewriteStatement(s.raw, as)
 		err := b.exchange(ctx, c, []chunk{{group: group{part, []*statement{&other}}}}, one)
@@ -92,7 +92,7 @@ func (b *writeBatch) multiSearch(ctx context.Context, c *partition.Collection, s
 	for _, p := range among {
 		groups = append(groups, group{p, []*statement{&update}})
 	}
-	one := &writeResult{ordered: &b.ordered}
+	one := &writeResult{}
 	if err := b.exchange(ctx, c, b.chunks(groups), one); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (b *writeBatch) multiSearch(ctx context.Context, c *partition.Collection, s
 		as.update = guarded(sr.op.update, c.Key, rawValue(sr.placed))
 	}
 	update.raw = rewriteStatement(s.raw, as)
-	made := &writeResult{ordered: &b.ordered}
+	made := &writeResult{}
 	if err := b.exchange(ctx, c, b.chunks([]group{{sr.place, []*statement{&update}}}), made); err != nil {
 		return err
 	}

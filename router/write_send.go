@@ -2,7 +2,7 @@ package router
 
 import (
 	"context"
-	"slices"
+	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -117,8 +117,6 @@ func (b *writeBatch) exchangeRound(ctx context.Context, c *partition.Collection,
 type outcome struct {
 	body bson.Raw // an ok reply, owned
 	err  error    // what else
-	// unknown says that a repetition might run what was run already.
-	unknown bool
 	// results are the statements' own, from the ledger.
 	results *writeResult
 }
@@ -148,40 +146,23 @@ func (b *writeBatch) merge(chunks []chunk, outcomes []outcome, into *writeResult
 		case o.err == nil:
 			into.take(o.body, &chunks[i], b.ordered)
 		case !done || b.q.InTxn: // a transaction fails as a whole
-			return b.commandError(o)
+			return together(outcomes, o.err)
 		default:
-			e := b.commandError(o)
-			into.labels = into.labels || e.HasLabel(retryableWrite)
-			into.failChunk(&chunks[i], e, b.ordered)
+			into.failChunk(&chunks[i], o.err, b.ordered)
 		}
 	}
 	return nil
 }
 
-const retryableWrite = "RetryableWriteError"
-
-// commandError is what a client is told when a message failed as a whole.
-func (b *writeBatch) commandError(o outcome) *wire.Error {
-	if o.unknown {
-		return unknownOutcome(o.err)
+// together is the command's error when err is the first of those that its messages met: what one of them says against a repetition holds for the whole command.
+func together(outcomes []outcome, err error) error {
+	for _, o := range outcomes {
+		var lost unremembered
+		if errors.As(o.err, &lost) {
+			return unremembered{err}
+		}
 	}
-	return b.q.writeError(o.err)
-}
-
-// unknownOutcome is what a client is told of a retryable write at a standalone that may have been run without being remembered: no driver may repeat it by itself.
-func unknownOutcome(err error) *wire.Error {
-	e := *wire.AsError(err)
-	e.Labels = slices.DeleteFunc(slices.Clone(e.Labels), func(label string) bool { return label == retryableWrite })
-	return &e
-}
-
-// writeError is what a client is told when a write failed as a whole. The label says that the driver may send the command again.
-func (q *Request) writeError(err error) *wire.Error {
-	e := *wire.AsError(err)
-	if q.retryable() && e.Code.Retriable() && !e.HasLabel(retryableWrite) {
-		e.Labels = append(append([]string(nil), e.Labels...), retryableWrite)
-	}
-	return &e
+	return err
 }
 
 // message makes the command for one home: the client's with the physical name, these statements, the session and the statement ids.

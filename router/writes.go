@@ -100,7 +100,7 @@ func (r *Router) write(ctx context.Context, q *Request, kind *writeKind) (Reply,
 		}
 		return Reply{Body: okBody}, nil
 	}
-	return Reply{Body: b.result.reply(kind == &updates)}, nil
+	return Reply{Body: b.result.reply(q, kind == &updates)}, nil
 }
 
 // creates reports whether the batch makes the collection that it writes to.
@@ -120,13 +120,12 @@ func (b *writeBatch) creates() bool {
 
 // failRest records an error that kept the rest of the batch from being run, when something had been done before.
 func (b *writeBatch) failRest(err error) {
-	e := wire.AsError(err)
 	rest := b.stmts[b.next:]
 	if b.ordered {
 		rest = rest[:1]
 	}
 	for i := range rest {
-		b.result.fail(rest[i].index, e)
+		b.result.fail(rest[i].index, err)
 	}
 	b.stopped = true
 }
@@ -141,7 +140,6 @@ func (r *Router) parseBatch(q *Request, kind *writeKind) (*writeBatch, error) {
 		return nil, err
 	}
 	b := &writeBatch{r: r, q: q, kind: kind, ns: ns, ordered: true, unacknowledged: unacknowledged(q.WriteConcern)}
-	b.result.ordered = &b.ordered
 	var array, ids bsoncore.Value
 	for it := q.Msg.Body[4:]; len(it) > 1; {
 		e, rest, ok := bsoncore.ReadElement(it)

@@ -66,6 +66,7 @@ const (
 	StaleEpoch                               Code = 150
 	MaxStalenessOutOfRange                   Code = 160
 	ZoneStillInUse                           Code = 163
+	ViewDepthLimitExceeded                   Code = 165
 	CommandNotSupportedOnView                Code = 166
 	OptionNotSupportedOnView                 Code = 167
 	InvalidPipelineOperator                  Code = 168
@@ -73,7 +74,7 @@ const (
 	QueryPlanKilled                          Code = 175
 	ZoneNotFound                             Code = 177
 	RangeOverlapConflict                     Code = 178
-	ViewDepthLimitExceeded                   Code = 182
+	InvalidViewDefinition                    Code = 182
 	ClientMetadataMissingField               Code = 183
 	ClientMetadataAppNameTooLarge            Code = 184
 	ClientMetadataDocumentTooLarge           Code = 185
@@ -81,6 +82,7 @@ const (
 	IncompatibleServerVersion                Code = 188
 	PrimarySteppedDown                       Code = 189
 	NoShardingEnabled                        Code = 193
+	BalancerInterrupted                      Code = 194
 	NetworkInterfaceExceededTimeLimit        Code = 202
 	TimeProofMismatch                        Code = 204
 	ClusterTimeFailsRateLimiter              Code = 205
@@ -88,6 +90,7 @@ const (
 	IncompleteTransactionHistory             Code = 217
 	IllegalOpMsgFlag                         Code = 223
 	TransactionTooOld                        Code = 225
+	MaxSubPipelineDepthExceeded              Code = 232
 	TooManyDocumentSequences                 Code = 233
 	RetryChangeStream                        Code = 234
 	CursorKilled                             Code = 237
@@ -113,12 +116,13 @@ const (
 	TransactionExceededLifetimeLimitSeconds  Code = 290
 	QueryExceededMemoryLimitNoDiskUseAllowed Code = 292
 	ShardInvalidatedForTargeting             Code = 304
-	BalancerInterrupted                      Code = 317
+	ConnectionPoolExpired                    Code = 317
 	MovePrimaryInProgress                    Code = 319
 	APIVersionError                          Code = 322
 	APIStrictError                           Code = 323
 	MechanismUnavailable                     Code = 334
 	ReshardCollectionInProgress              Code = 338
+	ShardCannotRefreshDueToLocksHeld         Code = 343
 	APIMismatchError                         Code = 347
 	UnsupportedOpQueryCommand                Code = 352
 	LoadBalancerSupportMismatch              Code = 354
@@ -126,7 +130,7 @@ const (
 	CollectionUUIDMismatch                   Code = 361
 	CannotDropShardKeyIndex                  Code = 370
 	UserWritesBlocked                        Code = 371
-	ConnectionPoolExpired                    Code = 384
+	ConnectionError                          Code = 384
 	ReauthenticationRequired                 Code = 391
 	IngressRequestRateLimitExceeded          Code = 462
 	SocketException                          Code = 9001
@@ -140,6 +144,9 @@ const (
 	StaleConfig                              Code = 13388
 	NotPrimaryNoSecondaryOk                  Code = 13435
 	NotPrimaryOrSecondary                    Code = 13436
+	NamespaceCannotBeSharded                 Code = 28769
+	NotARetryableWriteCommand                Code = 50768
+	BackupCursorOpenConflictWithCheckpoint   Code = 50915
 )
 
 var codeNames = map[Code]string{
@@ -202,6 +209,7 @@ var codeNames = map[Code]string{
 	StaleEpoch:                               "StaleEpoch",
 	MaxStalenessOutOfRange:                   "MaxStalenessOutOfRange",
 	ZoneStillInUse:                           "ZoneStillInUse",
+	ViewDepthLimitExceeded:                   "ViewDepthLimitExceeded",
 	CommandNotSupportedOnView:                "CommandNotSupportedOnView",
 	OptionNotSupportedOnView:                 "OptionNotSupportedOnView",
 	InvalidPipelineOperator:                  "InvalidPipelineOperator",
@@ -209,7 +217,7 @@ var codeNames = map[Code]string{
 	QueryPlanKilled:                          "QueryPlanKilled",
 	ZoneNotFound:                             "ZoneNotFound",
 	RangeOverlapConflict:                     "RangeOverlapConflict",
-	ViewDepthLimitExceeded:                   "ViewDepthLimitExceeded",
+	InvalidViewDefinition:                    "InvalidViewDefinition",
 	ClientMetadataMissingField:               "ClientMetadataMissingField",
 	ClientMetadataAppNameTooLarge:            "ClientMetadataAppNameTooLarge",
 	ClientMetadataDocumentTooLarge:           "ClientMetadataDocumentTooLarge",
@@ -217,6 +225,7 @@ var codeNames = map[Code]string{
 	IncompatibleServerVersion:                "IncompatibleServerVersion",
 	PrimarySteppedDown:                       "PrimarySteppedDown",
 	NoShardingEnabled:                        "NoShardingEnabled",
+	BalancerInterrupted:                      "BalancerInterrupted",
 	NetworkInterfaceExceededTimeLimit:        "NetworkInterfaceExceededTimeLimit",
 	TimeProofMismatch:                        "TimeProofMismatch",
 	ClusterTimeFailsRateLimiter:              "ClusterTimeFailsRateLimiter",
@@ -224,6 +233,7 @@ var codeNames = map[Code]string{
 	IncompleteTransactionHistory:             "IncompleteTransactionHistory",
 	IllegalOpMsgFlag:                         "IllegalOpMsgFlag",
 	TransactionTooOld:                        "TransactionTooOld",
+	MaxSubPipelineDepthExceeded:              "MaxSubPipelineDepthExceeded",
 	TooManyDocumentSequences:                 "TooManyDocumentSequences",
 	RetryChangeStream:                        "RetryChangeStream",
 	CursorKilled:                             "CursorKilled",
@@ -249,12 +259,13 @@ var codeNames = map[Code]string{
 	TransactionExceededLifetimeLimitSeconds:  "TransactionExceededLifetimeLimitSeconds",
 	QueryExceededMemoryLimitNoDiskUseAllowed: "QueryExceededMemoryLimitNoDiskUseAllowed",
 	ShardInvalidatedForTargeting:             "ShardInvalidatedForTargeting",
-	BalancerInterrupted:                      "BalancerInterrupted",
+	ConnectionPoolExpired:                    "ConnectionPoolExpired",
 	MovePrimaryInProgress:                    "MovePrimaryInProgress",
 	APIVersionError:                          "APIVersionError",
 	APIStrictError:                           "APIStrictError",
 	MechanismUnavailable:                     "MechanismUnavailable",
 	ReshardCollectionInProgress:              "ReshardCollectionInProgress",
+	ShardCannotRefreshDueToLocksHeld:         "ShardCannotRefreshDueToLocksHeld",
 	APIMismatchError:                         "APIMismatchError",
 	UnsupportedOpQueryCommand:                "UnsupportedOpQueryCommand",
 	LoadBalancerSupportMismatch:              "LoadBalancerSupportMismatch",
@@ -262,7 +273,7 @@ var codeNames = map[Code]string{
 	CollectionUUIDMismatch:                   "CollectionUUIDMismatch",
 	CannotDropShardKeyIndex:                  "CannotDropShardKeyIndex",
 	UserWritesBlocked:                        "UserWritesBlocked",
-	ConnectionPoolExpired:                    "ConnectionPoolExpired",
+	ConnectionError:                          "ConnectionError",
 	ReauthenticationRequired:                 "ReauthenticationRequired",
 	IngressRequestRateLimitExceeded:          "IngressRequestRateLimitExceeded",
 	SocketException:                          "SocketException",
@@ -276,6 +287,9 @@ var codeNames = map[Code]string{
 	StaleConfig:                              "StaleConfig",
 	NotPrimaryNoSecondaryOk:                  "NotPrimaryNoSecondaryOk",
 	NotPrimaryOrSecondary:                    "NotPrimaryOrSecondary",
+	NamespaceCannotBeSharded:                 "NamespaceCannotBeSharded",
+	NotARetryableWriteCommand:                "NotARetryableWriteCommand",
+	BackupCursorOpenConflictWithCheckpoint:   "BackupCursorOpenConflictWithCheckpoint",
 }
 
 // Name returns the code's name as replies show it in codeName.
@@ -302,7 +316,7 @@ func (c Code) Shutdown() bool { return c == ShutdownInProgress || c == Interrupt
 func (c Code) Retriable() bool {
 	switch c {
 	case HostUnreachable, HostNotFound, NetworkTimeout, ReadConcernMajorityNotAvailableYet, ExceededTimeLimit,
-		BalancerInterrupted, InternalTransactionNotSupported, ConnectionPoolExpired, SocketException, 50915:
+		ConnectionPoolExpired, InternalTransactionNotSupported, ConnectionError, SocketException, BackupCursorOpenConflictWithCheckpoint:
 		return true
 	}
 	return c.NotPrimary() || c.Shutdown()

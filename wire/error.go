@@ -54,6 +54,21 @@ func (e *Error) HasLabel(label string) bool {
 	return false
 }
 
+// WriteConcernCode returns the code of the writeConcernError that stands beside the error; ok is false where there is none.
+// What the error's own code says is then only what one server knew: it was not confirmed as the client, or the program, had asked.
+func (e *Error) WriteConcernCode() (code Code, ok bool) {
+	if len(e.Extra) <= 5 {
+		return 0, false
+	}
+	v, err := bsoncore.Document(e.Extra).LookupErr("writeConcernError")
+	if err != nil {
+		return 0, false
+	}
+	d, ok := v.DocumentOK()
+	n, _ := d.Lookup("code").AsInt64OK()
+	return Code(n), ok
+}
+
 // FatalError says that what was read cannot be trusted: the connection is closed without a reply.
 type FatalError struct {
 	Code    Code
@@ -157,7 +172,7 @@ func ErrorFromReply(body bson.Raw) *Error {
 		case "codeName":
 			e.codeName, _ = v.StringValueOK()
 		case "errorLabels":
-			e.Labels = labelsOf(v)
+			e.Labels = Labels(v)
 		default:
 			extra = append(extra, el...)
 		}
@@ -193,7 +208,8 @@ func WriteConcernError(body bson.Raw) *Error {
 	return e
 }
 
-func labelsOf(v bsoncore.Value) []string {
+// Labels reads the value of a reply's errorLabels.
+func Labels(v bsoncore.Value) []string {
 	arr, ok := v.ArrayOK()
 	if !ok {
 		return nil

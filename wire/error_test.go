@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -25,6 +28,50 @@ func TestCodeNames(t *testing.T) {
 			t.Errorf("codes %d and %d are both %s", c, other, n)
 		}
 		seen[n] = c
+	}
+}
+
+// TestCodeNamesAreServers compares all names with MongoDB's own list, of which testdata has the part that this program uses (names of version 7.0).
+func TestCodeNamesAreServers(t *testing.T) {
+	list, err := os.ReadFile("testdata/error_codes.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[Code]string{}
+	for line := range strings.Lines(string(list)) {
+		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known[Code(n)] = name
+		if got := Code(n).Name(); got != name {
+			t.Errorf("%d is %s, want %s", n, got, name)
+		}
+	}
+	for c, n := range codeNames {
+		if known[c] == "" {
+			t.Errorf("the list does not have %d, which is called %s here", c, n)
+		}
+	}
+}
+
+// TestWriteConcernBesideAnError: an error may come with the news that not even it was confirmed.
+func TestWriteConcernBesideAnError(t *testing.T) {
+	for _, c := range []struct {
+		reply bson.D
+		code  Code
+		ok    bool
+	}{
+		{bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: int32(251)}}, 0, false},
+		{bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: int32(251)}, {Key: "keyValue", Value: bson.D{}}}, 0, false},
+		{bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: int32(251)}, {Key: "writeConcernError", Value: bson.D{{Key: "code", Value: int32(100)}}}}, 100, true},
+		{bson.D{{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: 64.0}}}, {Key: "ok", Value: 0.0}, {Key: "code", Value: int32(251)}}, 64, true},
+		{bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: int32(251)}, {Key: "writeConcernError", Value: "no document"}}, 0, false},
+	} {
+		if code, ok := ErrorFromReply(doc(t, c.reply)).WriteConcernCode(); code != c.code || ok != c.ok {
+			t.Errorf("%v: %d %v, want %d %v", c.reply, code, ok, c.code, c.ok)
+		}
 	}
 }
 
