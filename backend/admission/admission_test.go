@@ -74,7 +74,7 @@ func user(privileges ...commands.Privilege) backendtest.Answer {
 		list = append(list, bson.D{{Key: "resource", Value: resource}, {Key: "actions", Value: p.Actions}})
 	}
 	// A server adds resources that say nothing of ordinary collections.
-	list = append(list, bson.D{{Key: "resource", Value: bson.D{{Key: "system_buckets", Value: ""}}}, {Key: "actions", Value: bson.A{"find", "killop"}}})
+	list = append(list, bson.D{{Key: "resource", Value: bson.D{{Key: "system_buckets", Value: ""}}}, {Key: "actions", Value: bson.A{"find", "validate"}}})
 	return status(bson.A{bson.D{{Key: "user", Value: "proxy"}, {Key: "db", Value: "admin"}}}, bson.A{bson.D{{Key: "role", Value: "r"}, {Key: "db", Value: "admin"}}}, list)
 }
 
@@ -140,6 +140,8 @@ func TestExamineSaysWhatABackendIsAndWhatItLacks(t *testing.T) {
 		{name: "records, on a standalone, which has none", server: server{standalone, "7.0.14", "7.0", user(without("find on config.transactions", "find on local.oplog.rs")...)},
 			warned: []string{"standalone"}, want: admission.Finding{Version: "7.0.14", FCV: "7.0", Wire: 21, User: "proxy@admin"}},
 		{name: "a spare one", server: server{hello(21), "7.0.14", "7.0", user(without("killop on the cluster")...)}, warned: []string{"'proxy@admin'", "killop on the cluster", "killOp", "13"},
+			want: admission.Finding{Version: "7.0.14", FCV: "7.0", Wire: 21, Set: "rs", User: "proxy@admin"}},
+		{name: "a spare one, had on buckets only", server: server{hello(21), "7.0.14", "7.0", user(without("validate on all databases")...)}, warned: []string{"validate on all databases"},
 			want: admission.Finding{Version: "7.0.14", FCV: "7.0", Wire: 21, Set: "rs", User: "proxy@admin"}},
 		{name: "parameters", server: server{hello(21), "7.0.14", "", user(without("getParameter on the cluster")...)}, warned: []string{"getParameter on the cluster"},
 			want: admission.Finding{Version: "7.0.14", Wire: 21, Set: "rs", User: "proxy@admin"}},

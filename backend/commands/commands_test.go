@@ -47,6 +47,10 @@ func TestRowTakesOnlyItsOwnCommand(t *testing.T) {
 			t.Errorf("%s: %v, %q, want %q", c.name, takes, why, c.why)
 		}
 	}
+	row.Write = nil
+	if takes, why := row.Takes(command(t, quote(strings.Replace(ok, "$db", "writeConcern: {w: 1}, $db", 1)))); takes || !strings.Contains(why, "writeConcern is") {
+		t.Errorf("a concern where the row has none: %v, %q", takes, why)
+	}
 	row.Always = append(row.Always, "cursor")
 	if takes, why := row.Takes(command(t, quote(ok))); takes || !strings.Contains(why, "cursor is missing") {
 		t.Errorf("a command without a field of every such command: %v, %q", takes, why)

@@ -202,6 +202,9 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	if n := len(entries(log.String(), "a backend is not used")); n != 1 {
 		t.Errorf("%d lines", n)
 	}
+	if _, err := b.Run(t.Context(), "admin", bson.D{{Key: "ping", Value: 1}}); err == nil || !strings.Contains(err.Error(), "find on config.transactions") {
+		t.Errorf("a request to the refused backend: %v, want the refusal", err)
+	}
 	s.SetScript(func(c backendtest.Command) backendtest.Answer {
 		if c.Name == "connectionStatus" {
 			return backendtest.OK(bson.E{Key: "authInfo", Value: bson.D{}})
@@ -217,7 +220,11 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	if n := len(entries(log.String(), "met a backend")); n != 1 {
 		t.Errorf("met %d times", n)
 	}
-	if asked := len(s.Received()) - before; asked != 3 {
+	asked := len(s.Received()) - before
+	if _, err := b.Run(t.Context(), "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
+		t.Errorf("a request to the admitted backend: %v", err)
+	}
+	if asked != 3 {
 		t.Errorf("it was asked %d times, want its three questions once", asked)
 	}
 }
