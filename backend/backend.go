@@ -53,6 +53,8 @@ type Backend struct {
 
 	// What is known of the servers, remembered while they are down.
 	facts atomic.Pointer[facts]
+	// barred says why the backend must not be used; nil where it may.
+	barred atomic.Pointer[bar]
 
 	// tick is a clock of whole seconds since Open, advanced by watch; pools stamp connections with it.
 	tick atomic.Int64
@@ -111,7 +113,7 @@ func (b *Backend) discover() error {
 		return err
 	}
 	shared := *b.opts
-	if err := xoptions.SetInternalClientOptions(&shared, "deployment", b.topo); err != nil {
+	if err := xoptions.SetInternalClientOptions(&shared, "deployment", deployment{b.topo, b}); err != nil {
 		return err
 	}
 	b.client, err = mongo.Connect(&shared) // connects the topology
@@ -158,6 +160,16 @@ func (b *Backend) HostString() string { return b.facts.Load().host }
 // MaxWireVersion is the lowest maxWireVersion of its servers, 0 until one has answered.
 func (b *Backend) MaxWireVersion() int32 { return b.facts.Load().maxWire }
 
+// SetName is the replica set's name; empty for a standalone, and until a server has answered.
+func (b *Backend) SetName() string { return b.facts.Load().set }
+
+// WireVersions are the lowest and the highest maxWireVersion of its servers, and a server that has the lowest; zero until one
+// has answered.
+func (b *Backend) WireVersions() (lowest, highest int32, oldest string) {
+	f := b.facts.Load()
+	return f.maxWire, f.newestWire, f.oldest
+}
+
 // Client returns the official driver's client for this backend, for what is not a client's command:
 // change streams, the catalog, a reshape's catching up. It shares the backend's discovery and ends with Close.
 func (b *Backend) Client() *mongo.Client { return b.client }
@@ -169,6 +181,7 @@ const kindTimeout = time.Second
 // server is neither of the kinds.
 func (b *Backend) Ready(ctx context.Context) error {
 	if _, _, err := b.selectServer(ctx, nil, time.Time{}, time.Time{}); err != nil {
+		b.learn(b.topo.Description()) // servers that the driver does not speak to have told their version
 		return err
 	}
 	for until := time.Now().Add(kindTimeout); b.Kind() == KindUnknown && time.Now().Before(until); {

@@ -108,6 +108,9 @@ func (b *Backend) Start(ctx context.Context, req Request) (*Call, error) {
 	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
 		deadline = d
 	}
+	if err := b.whyBarred(ctx); err != nil {
+		return nil, err
+	}
 	var until time.Time // when to give up; set by the first attempt that does not succeed at once
 	for {
 		addr := address.Address(req.Host)

@@ -12,15 +12,29 @@ import (
 // facts are what the servers last said of themselves. They outlive the servers' absence: a backend
 // that is down is still a replica set. Immutable.
 type facts struct {
-	kind    Kind
-	host    string
-	maxWire int32
+	kind Kind
+	host string
+	set  string // the replica set's name; empty for a standalone
+	// maxWire is the lowest maxWireVersion of the servers, newestWire the highest, and oldest a server that has maxWire.
+	maxWire, newestWire int32
+	oldest              string
+}
+
+// learn notes what d says.
+func (b *Backend) learn(d description.Topology) {
+	for {
+		old := b.facts.Load()
+		if next := old.learn(d); next == old || b.facts.CompareAndSwap(old, next) {
+			return
+		}
+	}
 }
 
 // learn returns the facts after d, old itself when d says nothing new.
 func (old *facts) learn(d description.Topology) *facts {
 	next := *old
-	var maxWire int32
+	var maxWire, newestWire int32
+	var oldest string
 	var hosts []string
 	for i := range d.Servers {
 		s := &d.Servers[i]
@@ -29,18 +43,22 @@ func (old *facts) learn(d description.Topology) *facts {
 		} else if s.Kind&description.ServerKindRSMember != 0 && s.Kind < description.ServerKindMongos {
 			next.kind = KindReplicaSet
 		}
-		if s.Kind != description.Unknown && s.WireVersion != nil && (maxWire == 0 || s.WireVersion.Max < maxWire) {
-			maxWire = s.WireVersion.Max
+		if s.Kind != description.Unknown && s.WireVersion != nil {
+			newestWire = max(newestWire, s.WireVersion.Max)
+			if maxWire == 0 || s.WireVersion.Max < maxWire {
+				maxWire, oldest = s.WireVersion.Max, s.Addr.String()
+			}
 		}
 		hosts = append(hosts, s.Addr.String())
 	}
 	if maxWire == 0 {
 		return old
 	}
-	next.maxWire = maxWire
+	next.maxWire, next.newestWire, next.oldest = maxWire, newestWire, oldest
 	sort.Strings(hosts)
 	next.host = strings.Join(hosts, ",")
 	if name := setName(d); name != "" {
+		next.set = name
 		next.host = name + "/" + next.host
 	}
 	if next == *old {

@@ -45,7 +45,7 @@ func (b *Backend) watch() error {
 
 // observe acts on a change of the topology.
 func (b *Backend) observe(last, now description.Topology) {
-	b.facts.Store(b.facts.Load().learn(now))
+	b.learn(now)
 	before := make(map[address.Address]description.ServerKind, len(last.Servers))
 	for i := range last.Servers {
 		before[last.Servers[i].Addr] = last.Servers[i].Kind

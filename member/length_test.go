@@ -22,14 +22,14 @@ func TestLeaseOutlastsElection(t *testing.T) {
 		answer backendtest.Answer
 		want   time.Duration
 	}{
-		"the servers' default":        {0, settings(int64(10_000)), 30 * time.Second},
-		"a slow set":                  {0, settings(int32(60_000)), 30*time.Second + 57500*time.Millisecond},
-		"a quick set":                 {0, settings(int64(2_000)), 20800 * time.Millisecond},
-		"the user may not read it":    {0, backendtest.Err(13, "Unauthorized", "not authorized on admin to execute command"), 30 * time.Second},
-		"a standalone":                {0, backendtest.Err(76, "NoReplicationEnabled", "not running with --replSet"), 30 * time.Second},
-		"an answer without settings":  {0, backendtest.OK(), 30 * time.Second},
-		"what is set is not changed":  {2 * time.Second, settings(int64(60_000)), 2 * time.Second},
-		"nonsense":                    {0, settings(int64(-5)), 30 * time.Second},
+		"the servers' default":       {0, settings(int64(10_000)), 30 * time.Second},
+		"a slow set":                 {0, settings(int32(60_000)), 30*time.Second + 57500*time.Millisecond},
+		"a quick set":                {0, settings(int64(2_000)), 20800 * time.Millisecond},
+		"the user may not read it":   {0, backendtest.Err(13, "Unauthorized", "not authorized on admin to execute command"), 30 * time.Second},
+		"a standalone":               {0, backendtest.Err(76, "NoReplicationEnabled", "not running with --replSet"), 30 * time.Second},
+		"an answer without settings": {0, backendtest.OK(), 30 * time.Second},
+		"what is set is not changed": {2 * time.Second, settings(int64(60_000)), 2 * time.Second},
+		"nonsense":                   {0, settings(int64(-5)), 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := backendtest.New(t)
@@ -50,7 +50,9 @@ func TestLeaseOutlastsElection(t *testing.T) {
 // TestLeaseLengthNeedsAnAnswer: a backend that is in a failover says nothing of its settings, so nothing is assumed.
 func TestLeaseLengthNeedsAnAnswer(t *testing.T) {
 	s := backendtest.New(t)
-	s.SetScript(func(backendtest.Command) backendtest.Answer { return backendtest.Err(11602, "InterruptedDueToReplStateChange", "interrupted") })
+	s.SetScript(func(backendtest.Command) backendtest.Answer {
+		return backendtest.Err(11602, "InterruptedDueToReplStateChange", "interrupted")
+	})
 	b, err := backend.Open(t.Context(), backend.Config{ID: "b1", URI: s.URI(), Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)

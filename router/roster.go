@@ -35,6 +35,9 @@ type Roster struct {
 	Open func(ctx context.Context, id, uri string) (*backend.Backend, error)
 	// Log is told of a backend that refuses what must be asked of it; the zero Logger is silent.
 	Log zerolog.Logger
+	// Admit says whether a backend that can be reached may be used: whether its version is supported and this process may do
+	// there what it has to. nil admits every one.
+	Admit func(ctx context.Context, b *backend.Backend) error
 
 	mu   sync.Mutex // held while a backend joins or leaves
 	keep sync.Map   // id to what ends the registration and waits for that
@@ -48,7 +51,9 @@ func (o *Roster) Keep(ctx context.Context, wg *sync.WaitGroup, b *backend.Backen
 	wg.Go(func() {
 		defer close(done)
 		defer cancel()
-		o.Member.Keep(ctx, b)
+		if o.awaitAdmission(ctx, b) {
+			o.Member.Keep(ctx, b)
+		}
 	})
 	wg.Go(func() { o.probe(ctx, b) })
 }
@@ -79,6 +84,29 @@ func (o *Roster) probe(ctx context.Context, b *backend.Backend) {
 	}
 }
 
+// admitPause is between two looks at a backend that is not admitted.
+const admitPause = time.Second
+
+// awaitAdmission returns true when a backend is admitted, false when ctx has ended. A backend that was down when the process
+// started is looked at when it comes; until it is admitted there is no lease for it, so that nothing is sent to it.
+func (o *Roster) awaitAdmission(ctx context.Context, b *backend.Backend) bool {
+	for o.Admit != nil {
+		err := b.Ready(ctx)
+		if err == nil {
+			err = o.Admit(ctx, b)
+		}
+		if err == nil {
+			break
+		}
+		select {
+		case <-time.After(admitPause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
 // Adder returns what Config.AddBackend wants; what it starts ends with life and is counted in wg.
 func (o *Roster) Adder(life context.Context, wg *sync.WaitGroup) func(ctx context.Context, id, uri string) error {
 	return func(ctx context.Context, id, uri string) error { return o.add(ctx, life, wg, id, uri) }
@@ -101,6 +129,11 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 	}()
 	if err := b.Ready(ctx); err != nil {
 		return wire.Errorf(wire.OperationFailed, "shard '%s' cannot be reached, or is not the replica set that it is said to be", id)
+	}
+	if o.Admit != nil {
+		if err := o.Admit(ctx, b); err != nil {
+			return err
+		}
 	}
 	if b.Kind() == backend.KindReplicaSet {
 		if err := records.Probe(ctx, b); err != nil {

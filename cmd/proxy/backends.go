@@ -36,12 +36,16 @@ func openBackends(ctx context.Context, cfg config.Config, log zerolog.Logger) (*
 	return set, nil
 }
 
+// errUnexamined bars a backend between its opening and its admission.
+var errUnexamined = errors.New("which server it is has not been seen yet")
+
+// openBackend opens a backend, barred until it is admitted.
 func openBackend(ctx context.Context, cfg config.Config, id, uri string, log zerolog.Logger) (*backend.Backend, error) {
 	uri, err := withTLS(uri, cfg.BackendTLS)
 	if err != nil {
 		return nil, fmt.Errorf("backend %s: %w", id, err)
 	}
-	return backend.Open(ctx, backend.Config{
+	b, err := backend.Open(ctx, backend.Config{
 		ID:                id,
 		URI:               uri,
 		Log:               log,
@@ -52,6 +56,11 @@ func openBackend(ctx context.Context, cfg config.Config, id, uri string, log zer
 		IdleTimeout:       cfg.Pool.IdleTimeout,
 		HeartbeatInterval: cfg.Pool.HeartbeatInterval,
 	})
+	if err != nil {
+		return nil, err
+	}
+	b.Bar(errUnexamined)
+	return b, nil
 }
 
 func closeBackends(ctx context.Context, set *backend.Set) error {

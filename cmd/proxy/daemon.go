@@ -66,11 +66,12 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	if err != nil {
 		return err
 	}
-	store, err := openCatalog(ctx, backends.Get(catalogID), log)
+	met := newAdmission(catalogID, log)
+	store, err := openCatalog(ctx, backends.Get(catalogID), met, log)
 	if err != nil {
 		return err
 	}
-	if err := joinFleet(ctx, cfg, store, backends, catalogID, log); err != nil {
+	if err := joinFleet(ctx, cfg, store, backends, catalogID, met, log); err != nil {
 		return err
 	}
 	table := partition.NewTable()
@@ -78,7 +79,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		log.Debug().Str("ns", g.NS()).Str("backend", g.Home().Backend).Dur("closed", closed).Msg("gate opened")
 	})
 	store.OnChange(table.Apply)
-	if err := adopt(ctx, store, table, backends, log); err != nil {
+	if err := adopt(ctx, store, table, backends, met, log); err != nil {
 		return err
 	}
 
@@ -159,12 +160,13 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Open: func(ctx context.Context, id, uri string) (*backend.Backend, error) {
 			return openBackend(ctx, cfg, id, uri, log)
 		},
+		Admit: met.admit,
 	}
 	for _, b := range backends.All() {
 		roster.Keep(background, &beside, b)
 	}
 	beside.Go(func() { roster.Follow(background, &beside) })
-	awaitLeases(ctx, instances, backends, cmp.Or(cfg.Reshape.Lease, member.DefaultLease), log)
+	awaitLeases(ctx, instances, backends, met, cmp.Or(cfg.Reshape.Lease, member.DefaultLease), log)
 
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
 		return err
@@ -241,12 +243,18 @@ func serveClients(ctx context.Context, requests *router.Router, l net.Listener, 
 }
 
 // openCatalog waits for the catalog's backend, since nothing can be served without maps, and says
-// what it waits for.
-func openCatalog(ctx context.Context, b *backend.Backend, log zerolog.Logger) (*catalog.Store, error) {
+// what it waits for. One that must not be used ends the start.
+func openCatalog(ctx context.Context, b *backend.Backend, met *admissions, log zerolog.Logger) (*catalog.Store, error) {
 	for {
 		err := b.Ready(ctx)
 		if err == nil {
+			err = met.admit(ctx, b)
+		}
+		if err == nil {
 			return catalog.Open(ctx, b.Client(), log)
+		}
+		if err := refusal(b, err); err != nil {
+			return nil, err
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -262,27 +270,7 @@ func openCatalog(ctx context.Context, b *backend.Backend, log zerolog.Logger) (*
 
 // joinFleet brings configuration and catalog together: what is configured is registered, and what an
 // earlier addShard registered is opened.
-func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, catalogID string, log zerolog.Logger) error {
-	for _, b := range backends.All() {
-		if err := b.Ready(ctx); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			log.Warn().Err(err).Str("backend", b.ID()).Msg("not to be reached; requests that need it fail until it is")
-		}
-		known := store.Snapshot().Backends[b.ID()]
-		if known == nil && b.Kind() != backend.KindUnknown {
-			if err := router.ShareDefaults(ctx, backends.Get(catalogID), b); err != nil {
-				return err
-			}
-		}
-		if known != nil && known.URI == b.URI() && known.Host == b.HostString() {
-			continue
-		}
-		if err := store.PutBackend(ctx, b.ID(), b.URI(), b.HostString()); err != nil {
-			return err
-		}
-	}
+func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, catalogID string, met *admissions, log zerolog.Logger) error {
 	for id, known := range store.Snapshot().Backends {
 		if backends.Get(id) != nil {
 			continue
@@ -296,15 +284,42 @@ func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, bac
 		}
 		log.Info().Str("backend", id).Str("host", known.Host).Msg("is in the catalog and not in the configuration")
 	}
+	for _, b := range backends.All() {
+		err := b.Ready(ctx)
+		if err == nil {
+			err = met.admit(ctx, b)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err := refusal(b, err); err != nil {
+				return err
+			}
+			log.Warn().Err(err).Str("backend", b.ID()).Msg("not to be reached; requests that need it fail until it is")
+		}
+		known := store.Snapshot().Backends[b.ID()]
+		if known == nil && met.has(b) {
+			if err := router.ShareDefaults(ctx, backends.Get(catalogID), b); err != nil {
+				return err
+			}
+		}
+		if known != nil && known.URI == b.URI() && known.Host == b.HostString() {
+			continue
+		}
+		if err := store.PutBackend(ctx, b.ID(), b.URI(), b.HostString()); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // adopt registers the databases that the backends hold and the catalog does not know. One on two backends ends the
 // start with an error that names both. A backend that is down is passed over: its databases are adopted
 // at a later start.
-func adopt(ctx context.Context, store *catalog.Store, table *partition.Table, backends *backend.Set, log zerolog.Logger) error {
+func adopt(ctx context.Context, store *catalog.Store, table *partition.Table, backends *backend.Set, met *admissions, log zerolog.Logger) error {
 	for _, b := range backends.All() {
-		if b.Kind() == backend.KindUnknown {
+		if !met.has(b) {
 			log.Warn().Str("backend", b.ID()).Msg("has not been seen yet: databases on it that the catalog does not know are served after a later start")
 			continue
 		}
@@ -317,11 +332,11 @@ func adopt(ctx context.Context, store *catalog.Store, table *partition.Table, ba
 
 // awaitLeases waits a while until every backend that is up has been joined: requests that come earlier
 // would be answered with an error.
-func awaitLeases(ctx context.Context, instances *member.Member, backends *backend.Set, limit time.Duration, log zerolog.Logger) {
+func awaitLeases(ctx context.Context, instances *member.Member, backends *backend.Set, met *admissions, limit time.Duration, log zerolog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, b := range backends.All() {
-		if b.Kind() == backend.KindUnknown {
+		if !met.has(b) {
 			continue
 		}
 		if err := instances.WaitJoined(ctx, b.ID()); err != nil {

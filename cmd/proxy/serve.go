@@ -28,14 +28,14 @@ func serveCommand() *cobra.Command {
 			}
 			if check {
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
-				return nil
+				return checkBackends(cmd.Context(), cfg, cmd.OutOrStdout())
 			}
 			return serve(cmd.Context(), cfg, os.Stderr)
 		},
 	}
 	config.Flags(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "read this YAML file (configs/shardway.yaml shows every key)")
-	cmd.Flags().BoolVar(&check, "check", false, "check the configuration and exit")
+	cmd.Flags().BoolVar(&check, "check", false, "check the configuration and the backends, and exit")
 	return cmd
 }
 
