@@ -21,6 +21,8 @@ type operation struct {
 	upsert bool
 	// simple says that the collation compares binary.
 	simple bool
+	// timed says that update has a time of our making as its shard key (write_emptyts.go).
+	timed bool
 	// mixed says that the update has both operators and fields.
 	mixed bool
 

@@ -242,6 +242,9 @@ func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (
 	if !ch.upsert {
 		as.filter = withIDFilter(op.filter, bsoncore.Value{Type: bsoncore.Type(ch.id.Type), Data: ch.id.Value})
 	}
+	if op.timed {
+		as.update = op.update
+	}
 	if op.effect.Kind == shardkey.Computed && (ch.upsert || !inID(w.c.Key)) {
 		as.update = guarded(op.update, w.c.Key, ch.key)
 	}
