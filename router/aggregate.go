@@ -108,10 +108,15 @@ func parsePipeline(v bsoncore.Value) ([]bson.Raw, error) {
 	return stages, nil
 }
 
-// leadingMatch returns the filter that every document of the pipeline has passed before anything else, nil if there is none.
+// leadingMatch returns the filter that every document of the pipeline has passed before anything else, nil if there is none: that of a first $match, or the
+// query of a first $geoNear.
 func leadingMatch(pipeline []bson.Raw) bson.Raw {
 	if len(pipeline) == 0 {
 		return nil
+	}
+	if near, ok := bsoncore.Document(pipeline[0]).Lookup("$geoNear").DocumentOK(); ok {
+		d, _ := near.Lookup("query").DocumentOK()
+		return bson.Raw(d)
 	}
 	d, _ := bsoncore.Document(pipeline[0]).Lookup("$match").DocumentOK()
 	return bson.Raw(d)
@@ -244,7 +249,7 @@ func (r *Router) aggregateBehind(ctx context.Context, q *Request, c *partition.C
 	if err := checkMerge(q, plan.Sort, &findArgs{}); err != nil {
 		return Reply{}, err
 	}
-	f := newFanout(r, q, c.Name, plan.Sort, merge.Projection{})
+	f := newFanout(r, q, c.Name, plan.Sort, plan.Projection)
 	f.skip, f.limit, f.plain = plan.Skip, plan.Limit, true
 	batchSize := a.batchSize
 	merged := len(plan.Combine) > 0 || len(plan.Rest) > 0

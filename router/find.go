@@ -237,6 +237,14 @@ func (r *Router) findMany(ctx context.Context, q *Request, c *partition.Collecti
 	if err := checkMerge(q, s, a); err != nil {
 		return Reply{}, err
 	}
+	if s.Empty() {
+		if near, err := merge.FindNear(a.filter); near != nil || err != nil {
+			if err != nil {
+				return Reply{}, err
+			}
+			return r.findNear(ctx, q, c, parts, a, near)
+		}
+	}
 	proj, err := merge.PlanProjection(a.projection, s)
 	if err != nil {
 		return Reply{}, err
@@ -252,6 +260,11 @@ func (r *Router) findMany(ctx context.Context, q *Request, c *partition.Collecti
 	if err != nil {
 		return Reply{}, err
 	}
+	return r.openFind(ctx, q, c, f, parts, msgs, a)
+}
+
+// openFind sends a find over several partitions and answers with the first batch.
+func (r *Router) openFind(ctx context.Context, q *Request, c *partition.Collection, f *fanout, parts []*partition.Part, msgs [][]byte, a *findArgs) (Reply, error) {
 	partial, err := r.openBranches(ctx, q, f, parts, msgs, a.partial)
 	if err != nil {
 		f.close()

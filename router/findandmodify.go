@@ -19,6 +19,8 @@ type modification struct {
 	op     operation
 	stmt   int32
 	remove bool
+	// keepsEmptyTs is bypassEmptyTsReplacement.
+	keepsEmptyTs bool
 }
 
 // findAndModify answers findAndModify: at one partition where the filter says which, else at the document found first.
@@ -93,6 +95,8 @@ func (r *Router) parseModification(q *Request) (*modification, error) {
 			m.op.hint = v
 		case "let":
 			m.op.let = v
+		case bypassEmptyTs:
+			m.keepsEmptyTs = isTrue(v)
 		case "new":
 			returnsNew = isTrue(v)
 		case "stmtId":
@@ -134,6 +138,9 @@ func (m *modification) decide(c *partition.Collection) (decision, error) {
 		return decision{parts: c.Parts}, nil
 	}
 	m.op.examine(c.Key)
+	if err := m.op.setTime(m.r, m.q, c.Key, m.stmt, m.keepsEmptyTs); err != nil {
+		return decision{}, err
+	}
 	d := m.op.decide(c)
 	if d.err != nil {
 		return d, d.err

@@ -321,7 +321,11 @@ func (p *point) place(r *Router) bool {
 // position returns where the one document is or goes; false unless that is one position.
 func (p *point) position(key *shardkey.Pattern) (shardkey.Position, bool) {
 	if p.kind.write == &inserts {
-		pos, err := key.Position(p.stmt)
+		v, err := key.Value(p.stmt)
+		if err != nil || key.EmptyTimestamp(v) {
+			return 0, false
+		}
+		pos, err := shardkey.HashValue(v)
 		return pos, err == nil
 	}
 	key.TargetInto(&p.target, p.filter, true)

@@ -155,6 +155,9 @@ func (p *point) mayWrite(r *Router, view *partition.View, pos shardkey.Position)
 	case &updates:
 		op := operation{filter: p.filter, update: p.update}
 		op.examine(p.coll.Key)
+		if op.effect.Kind == shardkey.Replaces && p.coll.Key.EmptyTimestamp(op.effect.Value) {
+			return false
+		}
 		bound, single := p.target.Single()
 		return op.keeps(p.coll.Key, bound, single)
 	}

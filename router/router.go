@@ -84,8 +84,10 @@ type Router struct {
 	special map[string]aggregateFunc
 
 	// derived, retries and histories are what this process remembers of clients' sessions (session_*.go).
-	derived   derivedSessions
-	retries   retryMemory
+	derived derivedSessions
+	retries retryMemory
+	// times are those for shard keys that a server would replace by its own (write_emptyts.go).
+	times     timestamps
 	histories histories
 	// unanswered counts what could not be asked about them.
 	unanswered unansweredQuestions

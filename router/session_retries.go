@@ -34,6 +34,7 @@ type retryRecord struct {
 	txn     int64
 	results map[int32]ledgerEntry
 	choices map[int32]choice
+	times   map[int32]bson.Timestamp
 	bytes   int
 	dropped bool // from the memory; what is added then is not counted
 }
@@ -77,7 +78,7 @@ func (m *retryMemory) record(id sessionKey, txn int64) (*retryRecord, error) {
 		return nil, tooOld(txn, rec.txn)
 	case txn > rec.txn:
 		m.bytes -= rec.bytes
-		rec.txn, rec.results, rec.choices, rec.bytes = txn, nil, nil, 0
+		rec.txn, rec.results, rec.choices, rec.times, rec.bytes = txn, nil, nil, nil, 0
 	}
 	return rec, nil
 }
@@ -152,6 +153,25 @@ func (m *retryMemory) setChoice(rec *retryRecord, txn int64, stmt int32, c choic
 	}
 	rec.choices[stmt] = c
 	m.growLocked(rec, 128+len(c.id.Value))
+}
+
+// time returns the time that a statement's document was given, or gives it the one that next makes.
+func (m *retryMemory) time(rec *retryRecord, txn int64, stmt int32, next func() bson.Timestamp) bson.Timestamp {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at, ok := rec.times[stmt]; ok && rec.txn == txn {
+		return at
+	}
+	at := next()
+	if rec.txn != txn {
+		return at
+	}
+	if rec.times == nil {
+		rec.times = map[int32]bson.Timestamp{}
+	}
+	rec.times[stmt] = at
+	m.growLocked(rec, 64)
+	return at
 }
 
 // growLocked counts what a record keeps; one that has been dropped meanwhile is counted no more.

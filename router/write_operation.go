@@ -1,8 +1,6 @@
 package router
 
 import (
-	"strings"
-
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -21,6 +19,8 @@ type operation struct {
 	upsert bool
 	// simple says that the collation compares binary.
 	simple bool
+	// timed says that update has a time of our making as its shard key (write_emptyts.go).
+	timed bool
 	// mixed says that the update has both operators and fields.
 	mixed bool
 
@@ -133,6 +133,12 @@ func simpleCollation(v bsoncore.Value) (bool, error) {
 	return locale == "simple", nil
 }
 
+// Codes that only servers give otherwise.
+const (
+	dollarPrefixedFieldName wire.Code = 52
+	queryFeatureNotAllowed  wire.Code = 224
+)
+
 // decision is where an operation goes.
 type decision struct {
 	// err, if not nil, is why it cannot go anywhere.
@@ -169,6 +175,11 @@ func (op *operation) decide(c *partition.Collection) decision {
 	bound, single := target.Single()
 	keeps := op.keeps(c.Key, bound, single)
 	switch {
+	case op.mixed && shardkey.IsReplacement(bson.RawValue{Type: bson.Type(op.update.Type), Value: op.update.Data}):
+		return decision{err: wire.Errorf(dollarPrefixedFieldName,
+			"a field of a replacement document must not begin with '$'; use a pipeline with $replaceWith and $literal, or operators only")}
+	case op.upsert && shardkey.HasExpr(op.filter):
+		return decision{err: wire.Errorf(queryFeatureNotAllowed, "$expr is not allowed in the query predicate for an upsert")}
 	case op.mixed:
 		return decision{err: wire.Errorf(wire.UnsupportedFormat, "update document has mixed $operator and non-$operator style fields")}
 	case op.multi && op.effect.Kind == shardkey.Replaces:
@@ -208,7 +219,7 @@ func (op *operation) keeps(key *shardkey.Pattern, bound bsoncore.Value, single b
 func (op *operation) decidePlaced(c *partition.Collection, parts []*partition.Part, bound bsoncore.Value, single, keeps bool) decision {
 	s := &search{op: op, among: parts}
 	placed, err := op.placedAt(c.Key)
-	if err != nil && c.Key.Path() == "_id" && op.effect.Kind == shardkey.Untouched && !mentionsID(op.filter) {
+	if err != nil && c.Key.Path() == "_id" && op.effect.Kind == shardkey.Untouched && c.Key.UpsertMakesID(op.filter) {
 		placed, err, s.makesID = newID(), nil, true
 	}
 	if err == nil {
@@ -235,21 +246,6 @@ func (op *operation) decidePlaced(c *partition.Collection, parts []*partition.Pa
 func containsPart(parts []*partition.Part, p *partition.Part) bool {
 	for _, x := range parts {
 		if x == p {
-			return true
-		}
-	}
-	return false
-}
-
-// mentionsID reports whether a filter says anything of _id; in operators it is taken to.
-func mentionsID(filter bson.Raw) bool {
-	for rem := []byte(filter[4:]); len(rem) > 1; {
-		e, rest, ok := bsoncore.ReadElement(rem)
-		if !ok {
-			return true
-		}
-		rem = rest
-		if key := e.Key(); key == "_id" || strings.HasPrefix(key, "_id.") || strings.HasPrefix(key, "$") {
 			return true
 		}
 	}

@@ -117,20 +117,9 @@ func (b *writeBatch) read(key *shardkey.Pattern) error {
 	return nil
 }
 
-func (s *statement) decide(c *partition.Collection) decision {
-	if s.op != nil {
-		return s.op.decide(c)
-	}
-	pos, err := c.Key.Position(s.raw)
-	if err != nil {
-		return decision{err: wire.AsError(err)}
-	}
-	return decision{parts: c.Only(pos)}
-}
-
 // planRun takes the longest run of statements for one partition, or one statement.
 func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan {
-	first := rest[0].decide(c)
+	first := b.decide(&rest[0], c)
 	p := stepPlan{parts: first.parts, count: 1}
 	switch {
 	case first.err != nil:
@@ -151,7 +140,7 @@ func (b *writeBatch) planRun(c *partition.Collection, rest []statement) stepPlan
 	}
 	g := group{first.parts[0], []*statement{&rest[0]}}
 	for i := 1; i < len(rest); i++ {
-		d := rest[i].decide(c)
+		d := b.decide(&rest[i], c)
 		if d.err != nil || d.search != nil || len(d.parts) != 1 || d.parts[0] != g.part {
 			break
 		}
@@ -170,7 +159,7 @@ func (b *writeBatch) planAll(c *partition.Collection, rest []statement) stepPlan
 	var seg segment
 	for i := range rest {
 		s := &rest[i]
-		d := s.decide(c)
+		d := b.decide(s, c)
 		if d.err != nil {
 			p.errs = append(p.errs, failed{s, d.err})
 			continue
@@ -241,7 +230,10 @@ func (b *writeBatch) countTargets(c *partition.Collection, p *stepPlan) {
 }
 
 func (b *writeBatch) executeSegment(ctx context.Context, c *partition.Collection, seg segment) error {
-	groups, err := b.divert(ctx, c, seg.groups)
+	groups, err := b.divertTimed(ctx, c, seg.groups)
+	if err == nil {
+		groups, err = b.divert(ctx, c, groups)
+	}
 	if err == nil {
 		err = b.exchange(ctx, c, b.chunks(groups), &b.result)
 	}

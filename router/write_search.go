@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/router/merge"
 	"github.com/shardway/shardway/shardkey"
 	"github.com/shardway/shardway/shardkey/order"
 	"github.com/shardway/shardway/wire"
@@ -21,6 +22,8 @@ type candidate struct {
 	doc  bson.Raw
 	id   bsoncore.Value
 	key  bsoncore.Value
+	// distance is what a search for the nearest document computed.
+	distance bsoncore.Value
 }
 
 // searchAndWrite runs a statement whose document must be found first, inside the gates of all parts where it may be (mongos-behaviour §3.9).
@@ -242,6 +245,9 @@ func (w *singleWrite) apply(rec *retryRecord, ch choice, part *partition.Part) (
 	if !ch.upsert {
 		as.filter = withIDFilter(op.filter, bsoncore.Value{Type: bsoncore.Type(ch.id.Type), Data: ch.id.Value})
 	}
+	if op.timed {
+		as.update = op.update
+	}
 	if op.effect.Kind == shardkey.Computed && (ch.upsert || !inID(w.c.Key)) {
 		as.update = guarded(op.update, w.c.Key, ch.key)
 	}
@@ -379,10 +385,17 @@ func (r *Router) pick(ctx context.Context, q *Request, c *partition.Collection, 
 			return nil, wire.Errorf(wire.NotImplemented, "a single write sorted by $natural, by $meta or under a collation cannot be merged from several partitions; give a filter on the shard key")
 		}
 	}
+	var near *merge.Near
+	if by.Empty() && len(s.among) > 1 {
+		var err error
+		if near, err = merge.FindNear(s.op.filter); err != nil {
+			return nil, err
+		}
+	}
 	targets := make([]target, len(s.among))
 	msgs := make([][]byte, len(s.among))
 	for i, p := range s.among {
-		targets[i], msgs[i] = target{Backend: p.Backend, Part: p, Wait: true}, wire.AppendMsg(nil, 0, 0, 0, q.searchCommand(p, s.op, c.Key))
+		targets[i], msgs[i] = target{Backend: p.Backend, Part: p, Wait: true}, wire.AppendMsg(nil, 0, 0, 0, q.searchCommand(p, s.op, c.Key, near))
 	}
 	replies, errs := r.scatter(ctx, targets, msgs)
 	var best *candidate
@@ -397,6 +410,9 @@ func (r *Router) pick(ctx context.Context, q *Request, c *partition.Collection, 
 		if err != nil {
 			first = firstError(first, err)
 			continue
+		}
+		if cand != nil && near != nil {
+			cand.distance, _ = merge.Distance(cand.doc)
 		}
 		if cand != nil && (best == nil || better(by, s.op, c.Key, cand, best)) {
 			best = cand
@@ -417,27 +433,37 @@ func better(by order.Sort, op *operation, key *shardkey.Pattern, a, b *candidate
 	if !by.Empty() && by.Special() == order.ByFields {
 		return by.CompareKeys(by.AppendKey(nil, a.doc), by.AppendKey(nil, b.doc)) < 0
 	}
+	if d := order.Compare(a.distance, b.distance); d != 0 {
+		return d < 0
+	}
 	return op.check(key, b.key) != nil && op.check(key, a.key) == nil
 }
 
-// searchCommand is the find that looks for a single write's document in one part.
-func (q *Request) searchCommand(p *partition.Part, op *operation, key *shardkey.Pattern) []byte {
+// searchCommand looks for a single write's document in one part: a find, or for the nearest document, if near is not nil, an aggregate.
+func (q *Request) searchCommand(p *partition.Part, op *operation, key *shardkey.Pattern, near *merge.Near) []byte {
 	at, dst := bsoncore.AppendDocumentStart(nil)
-	dst = bsoncore.AppendStringElement(dst, "find", p.Physical)
-	dst = bsoncore.AppendDocumentElement(dst, "filter", bsoncore.Document(op.filter))
+	if near != nil {
+		dst = bsoncore.AppendStringElement(dst, "aggregate", p.Physical)
+		dst = appendCursorArg(appendPipeline(dst, near.NearestStages(keyProjection(key))), 0)
+	} else {
+		dst = bsoncore.AppendStringElement(dst, "find", p.Physical)
+		dst = bsoncore.AppendDocumentElement(dst, "filter", bsoncore.Document(op.filter))
+		if op.sort.Type != 0 {
+			dst = bsoncore.AppendValueElement(dst, "sort", op.sort)
+		} else {
+			dst = bsoncore.AppendDocumentElement(dst, "projection", keyProjection(key))
+		}
+		dst = bsoncore.AppendInt32Element(dst, "limit", 1)
+		dst = bsoncore.AppendBooleanElement(dst, "singleBatch", true)
+	}
 	for _, f := range []struct {
 		name string
 		v    bsoncore.Value
-	}{{"sort", op.sort}, {"collation", op.collation}, {"hint", op.hint}, {"let", op.let}} {
+	}{{"collation", op.collation}, {"hint", op.hint}, {"let", op.let}} {
 		if f.v.Type != 0 {
 			dst = bsoncore.AppendValueElement(dst, f.name, f.v)
 		}
 	}
-	if op.sort.Type == 0 {
-		dst = bsoncore.AppendDocumentElement(dst, "projection", keyProjection(key))
-	}
-	dst = bsoncore.AppendInt32Element(dst, "limit", 1)
-	dst = bsoncore.AppendBooleanElement(dst, "singleBatch", true)
 	if q.Comment.Type != 0 {
 		dst = bsoncore.AppendValueElement(dst, "comment", q.Comment)
 	}

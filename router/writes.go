@@ -51,6 +51,8 @@ type statement struct {
 	id int32
 	// raw is the document to insert, or the statement as a backend gets it.
 	raw bson.Raw
+	// timed says that the document's shard key is a time of our making (write_emptyts.go).
+	timed bool
 	// op is what an update or delete does; nil for inserts and, since nothing needs to be known of them, in unsharded collections.
 	op *operation
 }
@@ -65,6 +67,7 @@ type writeBatch struct {
 	ordered        bool
 	unacknowledged bool
 	ownIDs         bool // the client sent statement ids
+	keepsEmptyTs   bool // bypassEmptyTsReplacement
 	let            bsoncore.Value
 	uuid           bsoncore.Value
 	stmts          []statement
@@ -156,6 +159,8 @@ func (r *Router) parseBatch(q *Request, kind *writeKind) (*writeBatch, error) {
 			ids = e.Value()
 		case "let":
 			b.let = e.Value()
+		case bypassEmptyTs:
+			b.keepsEmptyTs = isTrue(e.Value())
 		case "collectionUUID":
 			b.uuid = e.Value()
 		}

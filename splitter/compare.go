@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/partition"
+	"github.com/shardway/shardway/shardkey"
 )
 
 const (
@@ -38,10 +39,7 @@ func (r *reshape) compare(ctx context.Context) ([]bson.RawValue, error) {
 	}
 	l := newLoose(len(many))
 	for lone.next(ctx) {
-		i, err := place(lone.doc)
-		if err != nil {
-			return nil, err
-		}
+		i := place(lone.doc)
 		if parts[i].next(ctx) {
 			if sameDocument(lone.doc, parts[i].doc) {
 				continue
@@ -76,21 +74,12 @@ func sameDocument(a, b bson.Raw) bool {
 }
 
 // sides returns the side of a reshape that is one home, the homes of the other, and which of these a document belongs to.
-func (r *reshape) sides() (one partition.Home, many []partition.Home, place func(bson.Raw) (int, error)) {
+func (r *reshape) sides() (one partition.Home, many []partition.Home, place func(bson.Raw) int) {
 	if len(r.inputs) == 1 {
 		return r.inputs[0].Home, homesOfOutputs(r.outputs), r.place
 	}
-	return r.outputs[0].Home, homesOfParts(r.inputs), func(doc bson.Raw) (int, error) {
-		pos, err := r.coll.Key.Position(doc)
-		if err != nil {
-			return 0, err
-		}
-		for i, p := range r.inputs {
-			if p.Range.Contains(pos) {
-				return i, nil
-			}
-		}
-		return 0, r.outside(pos)
+	return r.outputs[0].Home, homesOfParts(r.inputs), func(doc bson.Raw) int {
+		return r.among(doc, len(r.inputs), func(i int) shardkey.Range { return r.inputs[i].Range })
 	}
 }
 

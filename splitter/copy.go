@@ -105,24 +105,11 @@ func (s *Splitter) estimate(ctx context.Context, h partition.Home) (int64, error
 }
 
 // place returns which output a document belongs to; an unsharded collection has but one.
-func (r *reshape) place(doc bson.Raw) (int, error) {
+func (r *reshape) place(doc bson.Raw) int {
 	if r.coll.Key == nil {
-		return 0, nil
+		return 0
 	}
-	pos, err := r.coll.Key.Position(doc)
-	if err != nil {
-		return 0, err
-	}
-	for i, o := range r.outputs {
-		if o.rg.Contains(pos) {
-			return i, nil
-		}
-	}
-	return 0, r.outside(pos)
-}
-
-func (r *reshape) outside(pos shardkey.Position) error {
-	return wire.Errorf(wire.InternalError, "a document of %s lies at %d, outside of its partition", r.coll.NS, pos.Int64())
+	return r.among(doc, len(r.outputs), func(i int) shardkey.Range { return r.outputs[i].rg })
 }
 
 // copyAll scans the inputs and inserts every document into its output.
@@ -179,11 +166,7 @@ func (r *reshape) readBatches(ctx context.Context, h partition.Home, batches cha
 		}
 	}
 	for in.next(ctx) {
-		i, err := r.place(in.doc)
-		if err != nil {
-			return err
-		}
-		if err := r.add(b, i, in.doc); err != nil {
+		if err := r.add(b, r.place(in.doc), in.doc); err != nil {
 			return err
 		}
 		if !b.full() {

@@ -166,10 +166,7 @@ func (r *reshape) applyIDs(ctx context.Context, ids []bson.RawValue) error {
 				continue
 			}
 			seen[k] = doc
-			i, err := r.place(doc)
-			if err != nil {
-				return err
-			}
+			i := r.place(doc)
 			docs[i] = append(docs[i], doc)
 		}
 	}

@@ -28,7 +28,7 @@ func (s *Splitter) median(ctx context.Context, c *partition.Collection, p *parti
 		return 0, err
 	}
 	if n > scanBelow {
-		positions, err := s.positions(ctx, c, p.Home, mongo.Pipeline{{{Key: "$sample", Value: bson.D{{Key: "size", Value: sampleSize}}}}})
+		positions, err := s.positions(ctx, c, p, mongo.Pipeline{{{Key: "$sample", Value: bson.D{{Key: "size", Value: sampleSize}}}}})
 		if err != nil {
 			return 0, err
 		}
@@ -36,7 +36,7 @@ func (s *Splitter) median(ctx context.Context, c *partition.Collection, p *parti
 			return at, nil
 		}
 	}
-	positions, err := s.positions(ctx, c, p.Home, mongo.Pipeline{})
+	positions, err := s.positions(ctx, c, p, mongo.Pipeline{})
 	if err != nil {
 		return 0, err
 	}
@@ -66,9 +66,9 @@ func cut(positions []shardkey.Position) (shardkey.Position, bool) {
 	return at, best >= 0
 }
 
-// positions reads the shard keys of the documents that a pipeline gives.
-func (s *Splitter) positions(ctx context.Context, c *partition.Collection, h partition.Home, pipeline mongo.Pipeline) ([]shardkey.Position, error) {
-	coll, err := s.collection(h)
+// positions reads the shard keys of the documents that a pipeline gives. Misplaced ones (misplaced.go) do not count.
+func (s *Splitter) positions(ctx context.Context, c *partition.Collection, p *partition.Part, pipeline mongo.Pipeline) ([]shardkey.Position, error) {
+	coll, err := s.collection(p.Home)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +79,9 @@ func (s *Splitter) positions(ctx context.Context, c *partition.Collection, h par
 	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
 	var out []shardkey.Position
 	for cur.Next(ctx) {
-		pos, err := c.Key.Position(cur.Current)
-		if err != nil {
-			return nil, err
+		if pos, err := c.Key.Position(cur.Current); err == nil && p.Range.Contains(pos) {
+			out = append(out, pos)
 		}
-		out = append(out, pos)
 	}
 	return out, cur.Err()
 }

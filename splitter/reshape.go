@@ -63,13 +63,15 @@ type reshape struct {
 	mu sync.Mutex
 	// writing are, by backend, the sessions of insertions that have ended.
 	writing map[string][]*writeSession
-	phase   string
-	since   time.Time // when phase began
-	took    bson.D    // milliseconds by phase, of those that are over
-	docs    int64
-	bytes   int64
-	total   int64
-	pause   time.Duration
+	// misplaced are the _ids of the misplaced documents that were logged.
+	misplaced []string
+	phase     string
+	since     time.Time // when phase began
+	took      bson.D    // milliseconds by phase, of those that are over
+	docs      int64
+	bytes     int64
+	total     int64
+	pause     time.Duration
 }
 
 // plan chooses inputs and outputs from the collection as it is now.

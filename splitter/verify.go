@@ -121,8 +121,7 @@ func (r *reshape) differingOf(ctx context.Context, ids []bson.RawValue) ([]diffe
 		}
 		for _, d := range docs {
 			k := idKey(d)
-			at, err := r.place(d)
-			if err != nil || at != i || seen[k] || want[k] == nil || !sameDocument(d, want[k]) {
+			if r.place(d) != i || seen[k] || want[k] == nil || !sameDocument(d, want[k]) {
 				bad[k] = true
 			}
 			seen[k] = true

@@ -17,6 +17,8 @@ type Plan struct {
 	Shard []bson.Raw
 	// Sort is the order in which partitions return and in which they are merged; empty for none.
 	Sort order.Sort
+	// Projection tells where the sort fields of the merged documents are, and which of them the client is not to see.
+	Projection Projection
 	// sortStage is the stage that Sort was read from.
 	sortStage bson.Raw
 	// collation says that the proxy cannot compare strings.
@@ -70,6 +72,11 @@ func PlanPipeline(pipeline []bson.Raw, collation bool) (Plan, error) {
 		switch name {
 		case "$sort":
 			return p.sorted(stage, arg, rest)
+		case "$geoNear":
+			if i > 0 {
+				return p, wire.Errorf(40602, "$geoNear is only valid as the first stage in a pipeline.")
+			}
+			return p.near(arg, rest)
 		case "$limit", "$skip":
 			return p.limited(pipeline[i:])
 		case "$group":
