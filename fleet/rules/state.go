@@ -46,6 +46,8 @@ type State struct {
 	refreshed time.Time
 	cursors   map[int64]cursor
 	chain     map[bson.Timestamp]*entry
+	old       []*entry // of the chain, oldest first: those that are no session's newest any more
+	oldWeight int
 }
 
 // NewState makes the memory of a server that has just been made.
