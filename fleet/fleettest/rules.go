@@ -49,8 +49,9 @@ func NoRules(o *fleet.Options) {
 
 var recorder atomic.Pointer[func(rules.Exchange)]
 
-// Record has see told of each command that any server of this test binary is sent, where rules stand
-// before it, and of the reply. It is called before tests run, for those servers that are started later too.
+// Record has see told of each command that any server of this test binary is sent, where rules
+// stand before it, and of the reply. It is called before tests run, for those servers that are
+// started later too.
 func Record(see func(rules.Exchange)) { recorder.Store(&see) }
 
 // recording is the hook behind Record; it costs nothing where nobody records.

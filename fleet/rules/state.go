@@ -22,7 +22,8 @@ type Settings struct {
 	MaxSessions int
 	// SessionTimeout is after how long without use a session ends; zero is 30 minutes.
 	SessionTimeout time.Duration
-	// SessionRefresh is how often the sessions in use are written down and forgotten; zero is 5 minutes.
+	// SessionRefresh is how often the sessions in use are written down and forgotten; zero is 5
+	// minutes.
 	SessionRefresh time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
