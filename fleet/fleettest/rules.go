@@ -14,8 +14,8 @@ import (
 // envRules chooses whose rules stand before a stand-in server: 6.0, 7.0, 8.0 or off.
 const envRules = "SHARDWAY_RULES"
 
-// defaultRules holds where the variable is not set.
-const defaultRules = "off"
+// defaultRules holds where the variable is not set: the version that the stand-in aims at.
+const defaultRules = "8.0"
 
 // Front is what stands before a stand-in server of a test: the relay, and what it remembers.
 type Front struct {
