@@ -14,8 +14,8 @@ import (
 // envRules chooses whose rules stand before a stand-in server: 6.0, 7.0, 8.0 or off.
 const envRules = "SHARDWAY_RULES"
 
-// defaultRules holds where the variable is not set.
-const defaultRules = "off"
+// defaultRules holds where the variable is not set: the version that the stand-in aims at.
+const defaultRules = "8.0"
 
 // Front is what stands before a stand-in server of a test: the relay, and what it remembers.
 type Front struct {
@@ -49,8 +49,9 @@ func NoRules(o *fleet.Options) {
 
 var recorder atomic.Pointer[func(rules.Exchange)]
 
-// Record has see told of each command that any server of this test binary is sent, where rules stand
-// before it, and of the reply. It is called before tests run, for those servers that are started later too.
+// Record has see told of each command that any server of this test binary is sent, where rules
+// stand before it, and of the reply. It is called before tests run, for those servers that are
+// started later too.
 func Record(see func(rules.Exchange)) { recorder.Store(&see) }
 
 // recording is the hook behind Record; it costs nothing where nobody records.

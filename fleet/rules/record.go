@@ -42,14 +42,27 @@ type entry struct {
 
 func (rec *record) weight() int { return 1 + len(rec.done) + len(rec.reply)/100 }
 
-// replace gives a session another record; the State's mutex is held.
+// maxOld bounds what is kept of chains that are no session's newest any more.
+const maxOld = 200_000
+
+// replace gives a session another record; the State's mutex is held. The steps of the former stay in
+// the log for as long as there is room, so that whoever has read it can follow them to their end.
 func (s *State) replace(se *session, rec *record) {
 	if old := se.record; old != nil && old != rec {
 		s.weight -= old.weightOfAll
+		old.done, old.reply = nil, nil
 		for e := old.last; e != nil; e = e.prev {
-			if s.chain[e.ts] == e {
-				delete(s.chain, e.ts)
-			}
+			s.old = append(s.old, e)
+			s.oldWeight += 1 + len(e.stmts)
+		}
+	}
+	for s.oldWeight > maxOld {
+		e := s.old[0]
+		s.old[0], s.old = nil, s.old[1:]
+		s.oldWeight -= 1 + len(e.stmts)
+		e.prev = nil
+		if s.chain[e.ts] == e {
+			delete(s.chain, e.ts)
 		}
 	}
 	se.record = rec

@@ -105,7 +105,8 @@ var before = map[string]func(t *testing.T, c *client, command bson.Raw){
 	},
 }
 
-// writeUnderSessions writes once under each session that the command asks for, with the number that the recording tells.
+// writeUnderSessions writes once under each session that the command asks for, with the number that
+// the recording tells.
 func writeUnderSessions(t *testing.T, c *client, command bson.Raw) {
 	ids, _ := command.Lookup("filter", "_id", "$in").Array().Values()
 	for i, id := range ids {

@@ -182,6 +182,18 @@ func TestANewerWriteAbortsTheTransaction(t *testing.T) {
 	}
 }
 
+func TestAChainIsThereAfterANewerWrite(t *testing.T) {
+	c := dialServer(t, rulesServer(t).Addr())
+	c.must("insert", "c", "documents", bson.A{bson.D{{Key: "_id", Value: 1}}}, "$db", "r")
+	c.must(inc("r", sessionID(1), 1, 1)...)
+	at := c.must("find", "transactions", "$db", "config").Lookup("cursor", "firstBatch", "0", "lastWriteOpTime", "ts")
+	c.must(inc("r", sessionID(1), 2, 1)...)
+	entry, ok := c.must("find", "oplog.rs", "filter", bson.D{{Key: "ts", Value: at}}, "$db", "local").Lookup("cursor", "firstBatch", "0").DocumentOK()
+	if !ok || entry.Lookup("txnNumber").AsInt64() != 1 {
+		t.Errorf("the log has %v at the time of the first write", entry)
+	}
+}
+
 // TestKillsCountOnce kills the server and cuts connections while clients with retries of their own
 // count: each write is applied once.
 func TestKillsCountOnce(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// maxSessionsKept and maxWeight bound what is remembered: what has not been used for longest goes first.
+	// maxSessionsKept and maxWeight bound what is remembered: what has not been used for longest
+	// goes first.
 	maxSessionsKept = 50_000
 	maxWeight       = 2_000_000
 )

@@ -22,7 +22,8 @@ type Settings struct {
 	MaxSessions int
 	// SessionTimeout is after how long without use a session ends; zero is 30 minutes.
 	SessionTimeout time.Duration
-	// SessionRefresh is how often the sessions in use are written down and forgotten; zero is 5 minutes.
+	// SessionRefresh is how often the sessions in use are written down and forgotten; zero is 5
+	// minutes.
 	SessionRefresh time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -46,6 +47,8 @@ type State struct {
 	refreshed time.Time
 	cursors   map[int64]cursor
 	chain     map[bson.Timestamp]*entry
+	old       []*entry // of the chain, oldest first: those that are no session's newest any more
+	oldWeight int
 }
 
 // NewState makes the memory of a server that has just been made.

@@ -10,7 +10,8 @@ import (
 type Row struct {
 	// Rule says what a mongod does.
 	Rule string
-	// Source says how that is known: "measured" is what a mongod 6.3 answered, "source" a file of the server's, "manual" a page of its manual.
+	// Source says how that is known: "measured" is what a mongod 6.3 answered, "source" a file of
+	// the server's, "manual" a page of its manual.
 	Source string
 	// Commands are the commands that it concerns, in lower case; empty for all.
 	Commands string
