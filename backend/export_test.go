@@ -82,3 +82,6 @@ func ReadingForTest(k *Call) {
 		c.mu.Unlock()
 	}
 }
+
+// SelectingForTest returns how many requests wait for a server to be found.
+func SelectingForTest(b *Backend) int64 { return b.selecting.Load() }

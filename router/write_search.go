@@ -385,6 +385,16 @@ func (r *Router) pick(ctx context.Context, q *Request, c *partition.Collection, 
 			return nil, wire.Errorf(wire.NotImplemented, "a single write sorted by $natural, by $meta or under a collation cannot be merged from several partitions; give a filter on the shard key")
 		}
 	}
+	for n := 1; ; n++ {
+		best, err := r.pickOnce(ctx, q, c, s, by)
+		// Nothing has been written yet, so the search may begin again. A transaction is aborted by an error.
+		if n == attempts || q.InTxn || !mayRepeat(ctx, err) {
+			return best, err
+		}
+	}
+}
+
+func (r *Router) pickOnce(ctx context.Context, q *Request, c *partition.Collection, s *search, by order.Sort) (*candidate, error) {
 	var near *merge.Near
 	if by.Empty() && len(s.among) > 1 {
 		var err error

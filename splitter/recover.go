@@ -9,45 +9,51 @@ import (
 )
 
 // takeOvers looks again and again, until ctx ends, for records that their owners do not renew any more, and takes them over: a record of which nothing has
-// changed for a lease and a margin, by this process's own clock. Only time during which the records could be read counts: while the catalog has no primary no
-// owner can renew.
+// changed for a lease and a margin, by this process's own clock.
 func (s *Splitter) takeOvers(ctx context.Context) {
-	seen := map[string]sighting{}
-	last := time.Now()
+	watch := recordWatch{lease: s.cfg.Lease + s.cfg.Margin}
 	for pause(ctx, s.cfg.Renew/2) == nil {
-		now := time.Now()
+		began := time.Now()
 		all, err := s.cfg.Catalog.Reshapes(ctx)
 		if err != nil {
 			continue
 		}
-		read := time.Now()
-		if read.Sub(last) > s.cfg.Lease/2 {
-			clear(seen)
-		}
-		last = read
-		there := map[string]bool{}
-		for i := range all {
-			rec := &all[i]
-			there[rec.Slot] = true
-			at := sighting{rec.Owner, rec.Epoch, rec.Renewals, rec.Phase, read}
-			if old, ok := seen[rec.Slot]; ok && old.same(at) {
-				at.since = old.since
-			}
-			seen[rec.Slot] = at
-			// One of this process's own is taken over as well: it may be here because a swap was done whose answer was lost.
-			if now.Sub(at.since) < s.cfg.Lease+s.cfg.Margin {
-				continue
-			}
+		// One of this process's own is taken over as well: it may be here because a swap was done whose answer was lost.
+		for _, rec := range watch.look(began, time.Now(), all) {
 			if err := s.takeOver(ctx, rec); err != nil && !errors.Is(err, catalog.ErrReshapeMoved) {
 				s.log.Warn().Err(err).Str("ns", rec.NS).Str("kind", rec.Kind).Msg("a change that another process began could not be ended yet")
 			}
 		}
-		for id := range seen {
-			if !there[id] {
-				delete(seen, id)
-			}
+	}
+}
+
+// recordWatch finds out whose records are not renewed. It measures as protocol.Mourner does: from the end of the first reading to the beginning of the last one, and
+// anew when nothing could be read for half a lease, since no owner can renew while the catalog has no primary. Its zero value but for lease is ready for use.
+type recordWatch struct {
+	lease time.Duration // with the margin
+	seen  map[string]sighting
+	last  time.Time
+}
+
+// look takes the records that a reading found, and returns those of which nothing has changed for a lease.
+func (w *recordWatch) look(began, ended time.Time, all []catalog.Reshape) (silent []*catalog.Reshape) {
+	before := w.seen
+	if !w.last.IsZero() && ended.Sub(w.last) > w.lease/2 {
+		before = nil
+	}
+	w.seen, w.last = make(map[string]sighting, len(all)), ended
+	for i := range all {
+		rec := &all[i]
+		at := sighting{rec.Owner, rec.Epoch, rec.Renewals, rec.Phase, ended}
+		if old, ok := before[rec.Slot]; ok && old.same(at) {
+			at.since = old.since
+		}
+		w.seen[rec.Slot] = at
+		if began.Sub(at.since) >= w.lease {
+			silent = append(silent, rec)
 		}
 	}
+	return silent
 }
 
 // sighting is how a record looked, and since when.

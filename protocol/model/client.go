@@ -41,6 +41,8 @@ type entered struct {
 	gone bool
 	home uint8
 	inst uint8
+	// version is what the proxy's gates were at.
+	version uint8
 	// mapID is the map whose old homes are to be asked; 0 when there are none, and the message has been sent.
 	mapID uint16
 }
@@ -64,7 +66,7 @@ func (t *Thread) enter(c, p, doc uint8, msg message) entered {
 			return entered{gone: true}
 		}
 		e := m.tableDo(w, p, in)
-		r := entered{home: e.home, inst: w.leases[p][m.at(e.home)].inst}
+		r := entered{home: e.home, inst: w.leases[p][m.at(e.home)].inst, version: s.version}
 		if known := m.mapped[w.maps[s.version]]; msg.kind == doWrite && known != nil && len(known.Retired) > 0 {
 			r.mapID = w.maps[s.version]
 			return r
@@ -101,11 +103,14 @@ const (
 	failed uint8 = iota
 	answered
 	refused
+	// late: there is no answer that counts, and the request is still in its gate.
+	late
 )
 
 // await waits for the reply, looks at the lease, passes the reply on and leaves the gate (held says that it is in one); or the connection breaks, or the proxy dies.
 func (t *Thread) await(c, p, home, inst uint8, held bool) uint8 {
 	m := t.m
+	again := m.cfg.SendsAgain && held
 	leave := func(w *World) {
 		if held {
 			m.tableDo(w, p, call{callLeave, uint16(c), 0})
@@ -115,12 +120,16 @@ func (t *Thread) await(c, p, home, inst uint8, held bool) uint8 {
 		Op{Name: "reply", On: func(w *World) bool { return w.alive[p] && w.msgs[c].reply != pending }, Do: func(w *World) Res {
 			msg := w.msgs[c]
 			w.msgs[c] = message{}
-			leave(w)
 			switch l := w.leases[p][m.at(home)]; {
 			case m.variant == NoLookAfter:
 			case !l.valid, l.inst != inst && m.variant != LookAcceptsNew:
+				if again && msg.kind == doWrite {
+					return late
+				}
+				leave(w)
 				return failed
 			}
+			leave(w)
 			if msg.reply != okay {
 				return refused
 			}
@@ -128,7 +137,11 @@ func (t *Thread) await(c, p, home, inst uint8, held bool) uint8 {
 			return answered
 		}},
 		Op{Name: "cut", Fault: Cut, On: func(w *World) bool { return w.alive[p] }, Do: func(w *World) Res {
+			again := again && w.msgs[c].kind == doWrite
 			m.abandonMsg(w, c)
+			if again {
+				return late
+			}
 			leave(w)
 			return failed
 		}},
@@ -199,7 +212,40 @@ func (t *Thread) write(c, p, wr uint8) bool {
 		}
 		e.inst = inst
 	}
-	return t.await(c, p, home, e.inst, true) != failed
+	got := t.await(c, p, home, e.inst, true)
+	if got == late {
+		return t.sendAgain(c, p, home, e, msg)
+	}
+	return got != failed
+}
+
+// sendAgain sends a write once more from within its gate, under whatever lease there is by then, if that admits it: neither has the map changed nor is the gate
+// closed. (The product looks more closely: a gate that was closed after the instance had joined waits for the request.)
+func (t *Thread) sendAgain(c, p, home uint8, e entered, msg message) bool {
+	m := t.m
+	doc := m.cfg.Writes[msg.write].Doc
+	inst := t.do(Op{Name: "send again", On: func(w *World) bool { return !w.alive[p] || w.leases[p][m.at(home)].valid }, Do: func(w *World) Res {
+		if !w.alive[p] {
+			return uint8(0)
+		}
+		if s := m.tables.states[w.tables[p]]; m.variant != AdmitsAll && (s.version != e.version || s.open[doc] != int8(home)) {
+			return uint8(0)
+		}
+		m.send(w, c, home, msg)
+		return w.leases[p][m.at(home)].inst
+	}}).(uint8)
+	if inst == 0 {
+		t.leave(c, p)
+		return false
+	}
+	switch t.await(c, p, home, inst, true) {
+	case late:
+		t.leave(c, p)
+		return false
+	case failed:
+		return false
+	}
+	return true
 }
 
 func (t *Thread) leave(c, p uint8) {

@@ -57,6 +57,8 @@ func Configs() []*Config {
 			Writes: []Write{{0, 0, 1}}, Clients: [][]Step{{writeBy(0, 0)}}, Bounds: bounds(int(Usurp), 1, int(LostAnswer), 1)},
 		{Name: "a lease lapses under a write", Copied: true, Brief: true, Homes: movedHomes, First: oneHome, Plans: movedPlans, Owners: oneOwner, Proxies: 1, Watched: 1, Mourned: true, Lapsable: []uint8{0},
 			Writes: []Write{{0, 0, 1}}, Clients: [][]Step{{writeBy(0, 0, 0)}}, Bounds: bounds(int(Lapse), 1)},
+		{Name: "a write is sent again under a new lease", Copied: true, Brief: true, SendsAgain: true, Homes: movedHomes, First: oneHome, Plans: movedPlans, Owners: oneOwner, Proxies: 1, Watched: 1, Mourned: true, Lapsable: []uint8{0},
+			Writes: []Write{{0, 0, 1}}, Clients: [][]Step{{writeBy(0, 0)}}, Bounds: bounds(int(Lapse), 1, int(Cut), 1)},
 		{Name: "a lease lapses under a read", Copied: true, Brief: true, Homes: movedHomes, First: oneHome, Plans: movedPlans, Owners: oneOwner, Proxies: 2, Watched: 1, Mourned: true, Lapsable: []uint8{0},
 			Writes: []Write{{0, 1, 1}}, Clients: [][]Step{{readBy(0, 0)}, {writeBy(0, 1)}}, Bounds: bounds(int(Lapse), 1)},
 		{Name: "a proxy crashes, its client goes to another", Copied: true, Homes: movedHomes, First: oneHome, Plans: movedPlans, Owners: oneOwner, Proxies: 2, Watched: 1, Mourned: true, Crashable: []uint8{0},

@@ -91,6 +91,8 @@ type Config struct {
 	Crashable []uint8
 	// Lapsable are the proxies whose lease at the first backend may lapse.
 	Lapsable []uint8
+	// SendsAgain says that a write whose reply was cut, or came when its lease had ended, is sent again from within its gate, once.
+	SendsAgain bool
 	// Brief says that inputs are not drained and dropped: what follows the removal of the closings is another configuration's.
 	Brief bool
 	// Deaf says that members' operations may lose their answers too, not the owners' only.

@@ -23,6 +23,7 @@ var caughtBy = map[Variant]string{
 	MapBeforeRecords:     "a sweep",
 	NoLifetime:           "a transaction, its proxy crashes",
 	MarkAfter:            "a transaction, its proxy crashes",
+	AdmitsAll:            "a write is sent again under a new lease",
 	OlderVersionOpens:    "two reshapes, a proxy that lags",
 }
 
