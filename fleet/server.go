@@ -196,6 +196,9 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close() // the child has its own descriptor
+	if err := s.makeKey(); err != nil {
+		return err
+	}
 	cmd := exec.Command(s.program.Path, s.arguments()...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	if err := StartChild(cmd); err != nil {

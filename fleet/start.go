@@ -30,6 +30,9 @@ func (s *Server) mongodArguments() []string {
 	if s.setName != "" {
 		args = append(args, "--replSet", s.setName, "--oplogSize", "256")
 	}
+	if s.needsKey() {
+		args = append(args, "--keyFile", s.keyPath())
+	}
 	return args
 }
 

@@ -46,7 +46,7 @@ func (r *Router) configRun(ctx context.Context, q *Request, docs []bson.Raw, sta
 	b := &batch{}
 	for _, d := range docs {
 		b.add(d)
-		if len(b.docs) > restMax {
+		if tooManyLiterals(b, stages) {
 			return nil, wire.Errorf(wire.QueryExceededMemoryLimitNoDiskUseAllowed, "the collection of config is larger than %d MB", restMax>>20)
 		}
 	}

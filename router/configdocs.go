@@ -71,7 +71,7 @@ func (r *Router) configDocuments(ctx context.Context, coll string) ([]bson.Raw, 
 			return nil, err
 		}
 		now := time.Now()
-		own := catalog.Mongos{Name: r.cfg.Server, Created: r.started, Ping: now, Up: int64(now.Sub(r.started).Seconds()), Waiting: true, Version: ServerVersion, FQDNs: bson.A{}}
+		own := catalog.Mongos{Name: r.cfg.Server, Created: r.started, Ping: now, Up: int64(now.Sub(r.started).Seconds()), Waiting: true, Version: r.version(), FQDNs: bson.A{}}
 		docs = append(docs, own) // with or without an entry in the catalog
 		for _, m := range all {
 			if m.Name != own.Name {

@@ -85,6 +85,9 @@ func (r *Router) create(ctx context.Context, q *Request) (Reply, error) {
 		if len(parts) == 0 {
 			return wire.Errorf(wire.HostUnreachable, "collection '%s' was dropped at this moment; try again", ns)
 		}
+		if err := r.refuseExisting(ctx, ns, parts[0]); err != nil {
+			return err
+		}
 		res := r.fanDDL(ctx, q, parts[:1], nil, nil)[0]
 		reply.Body = res.body
 		return res.err

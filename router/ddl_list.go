@@ -178,14 +178,23 @@ func (r *Router) filtered(ctx context.Context, q *Request, backendID string, doc
 		}
 		return kept, nil
 	}
-	b := &batch{}
-	for _, d := range docs {
-		b.add(d)
+	var kept []bson.Raw
+	for len(docs) > 0 { // in parts that servers take
+		b := &batch{}
+		for len(docs) > 0 && len(b.docs) < restChunk {
+			b.add(docs[0])
+			docs = docs[1:]
+		}
+		some, err := r.askAll(ctx, backendID, "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: bson.A{
+			literalDocuments(b),
+			bson.D{{Key: "$match", Value: filter}},
+		}}, {Key: "cursor", Value: bson.D{}}})
+		if err != nil {
+			return nil, err
+		}
+		kept = append(kept, some...)
 	}
-	return r.askAll(ctx, backendID, "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: bson.A{
-		literalDocuments(b),
-		bson.D{{Key: "$match", Value: filter}},
-	}}, {Key: "cursor", Value: bson.D{}}})
+	return kept, nil
 }
 
 // dbSize is what the backends say of one database.

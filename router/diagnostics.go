@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -38,22 +37,15 @@ var hostname = sync.OnceValue(func() string {
 })
 
 func (r *Router) buildInfo(context.Context, *Request) (Reply, error) {
-	var version bson.A
-	for _, part := range strings.Split(ServerVersion, ".") {
-		n := int32(0)
-		for _, digit := range part {
-			n = n*10 + digit - '0'
-		}
-		version = append(version, n)
-	}
+	version := r.version()
 	return docReply(bson.D{
-		{Key: "version", Value: ServerVersion},
+		{Key: "version", Value: version},
 		{Key: "gitVersion", Value: buildRevision()},
 		{Key: "modules", Value: bson.A{}},
 		{Key: "allocator", Value: "go"},
 		{Key: "javascriptEngine", Value: "none"},
 		{Key: "sysInfo", Value: "deprecated"},
-		{Key: "versionArray", Value: append(version, int32(0))},
+		{Key: "versionArray", Value: versionArray(version)},
 		{Key: "openssl", Value: bson.D{{Key: "running", Value: "none: crypto/tls of " + runtime.Version()}}},
 		{Key: "buildEnvironment", Value: bson.D{
 			{Key: "distmod", Value: ""}, {Key: "distarch", Value: arch()}, {Key: "cc", Value: runtime.Version()},

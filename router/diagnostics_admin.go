@@ -3,10 +3,12 @@ package router
 import (
 	"context"
 	"net"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -39,25 +41,70 @@ func (q *Request) ownFields() (bson.D, error) {
 }
 
 // onEveryBackend has each backend do a command that concerns it as a whole: concerns and parameters hold where requests end. A
-// backend that joins the fleet later gets the concerns (ShareDefaults) and has parameters of its own.
+// backend that joins the fleet later gets the concerns (ShareDefaults) and has parameters of its own. Either all of them do it or none, as far as that can be known before: where
+// one cannot, nothing is done. What only the command itself shows is told with the backends that have done it by then.
 func (r *Router) onEveryBackend(ctx context.Context, q *Request) (Reply, error) {
 	cmd, err := q.ownFields()
 	if err != nil {
 		return Reply{}, err
 	}
-	var first bson.Raw
-	for _, b := range r.cfg.Backends.All() {
-		reply, err := r.ask(ctx, b.ID(), "admin", cmd)
-		if err != nil {
-			e := *wire.AsError(err)
-			e.Message = "backend '" + b.ID() + "': " + e.Message
-			return Reply{}, &e
-		}
-		if first == nil || b.ID() == r.cfg.CatalogBackend {
-			first = relay(reply)
+	all := r.cfg.Backends.All()
+	for _, b := range all {
+		if err := r.takes(ctx, q, b); err != nil {
+			return Reply{}, ofBackend(b.ID(), err, "; nothing was changed")
 		}
 	}
+	var first bson.Raw
+	unconfirmed := false
+	var done []string
+	for _, b := range all {
+		reply, err := r.ask(ctx, b.ID(), "admin", cmd)
+		if err != nil {
+			return Reply{}, ofBackend(b.ID(), err, halfDone(done))
+		}
+		done = append(done, b.ID())
+		// What one backend did not confirm is not confirmed.
+		_, missing := reply.LookupErr("writeConcernError")
+		if first == nil || b.ID() == r.cfg.CatalogBackend && !unconfirmed || missing == nil && !unconfirmed {
+			first = relay(reply)
+		}
+		unconfirmed = unconfirmed || missing == nil
+	}
 	return Reply{Body: first}, nil
+}
+
+// takes checks, without a change, whether a backend can do the command that every backend is to do: a standalone has no default concerns, and each must be there to be asked.
+func (r *Router) takes(ctx context.Context, q *Request, b *backend.Backend) error {
+	if q.Command.Name != "setDefaultRWConcern" {
+		_, err := r.ask(ctx, b.ID(), "admin", bson.D{{Key: "ping", Value: 1}})
+		return err
+	}
+	alone, err := r.standalone(ctx, b.ID())
+	if err == nil && alone {
+		return wire.Errorf(notOnStandalone, "'setDefaultRWConcern' is not supported on standalone nodes: make it a replica set, which may have one member")
+	}
+	if err == nil {
+		_, err = r.ask(ctx, b.ID(), "admin", bson.D{{Key: "getDefaultRWConcern", Value: 1}})
+	}
+	return err
+}
+
+// notOnStandalone is a server's code for setDefaultRWConcern on a standalone.
+const notOnStandalone wire.Code = 51300
+
+// ofBackend says whose error it is, and what that means for the others.
+func ofBackend(id string, err error, means string) error {
+	e := *wire.AsError(err)
+	e.Message = "backend '" + id + "': " + e.Message + means
+	return &e
+}
+
+// halfDone says who has done a command that a backend has refused.
+func halfDone(done []string) string {
+	if len(done) == 0 {
+		return "; nothing was changed on the others"
+	}
+	return "; done on '" + strings.Join(done, "', '") + "', so run the command again once this is mended"
 }
 
 // fromCatalogBackend passes a command on to the backend on which the database admin lives.

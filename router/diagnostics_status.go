@@ -40,7 +40,7 @@ func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
 	open := s.connections.Load()
 	return docReply(bson.D{
 		{Key: "host", Value: hostname()},
-		{Key: "version", Value: ServerVersion},
+		{Key: "version", Value: r.version()},
 		{Key: "process", Value: "mongos"},
 		{Key: "service", Value: bson.A{"router"}},
 		{Key: "pid", Value: int64(os.Getpid())},

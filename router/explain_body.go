@@ -108,5 +108,5 @@ func (r *Router) serverInfo() bsoncore.Document {
 	_, port, _ := net.SplitHostPort(r.cfg.Server)
 	n, _ := strconv.Atoi(port)
 	return bsoncore.NewDocumentBuilder().AppendString("host", hostname()).AppendInt32("port", int32(n)).
-		AppendString("version", ServerVersion).AppendString("gitVersion", buildRevision()).Build()
+		AppendString("version", r.version()).AppendString("gitVersion", buildRevision()).Build()
 }

@@ -10,14 +10,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// What hello and buildInfo announce: no more than the proxy and any backend from 7.0 on honour.
-const (
-	maxWireVersion = 21
-	// ServerVersion is the version of MongoDB that is announced.
-	ServerVersion = "7.0.0"
-	// sessionTimeoutMinutes is hello's logicalSessionTimeoutMinutes.
-	sessionTimeoutMinutes = 30
-)
+// sessionTimeoutMinutes is hello's logicalSessionTimeoutMinutes.
+const sessionTimeoutMinutes = 30
 
 var _ = register(handshakeCommands)
 
@@ -126,17 +120,6 @@ func (r *Router) topologyCounter() int64 {
 func (r *Router) appendTopologyVersion(d []byte) []byte {
 	return bsoncore.AppendDocumentElement(d, "topologyVersion", bsoncore.BuildDocument(nil,
 		bsoncore.AppendInt64Element(bsoncore.AppendObjectIDElement(nil, "processId", r.processID), "counter", r.topologyCounter())))
-}
-
-// wireVersion is what hello announces: what we and every backend that is known honour.
-func (r *Router) wireVersion() int32 {
-	v := int32(maxWireVersion)
-	for _, b := range r.cfg.Backends.All() {
-		if w := b.MaxWireVersion(); w > 0 {
-			v = min(v, w)
-		}
-	}
-	return v
 }
 
 // helloBody builds hello's answer in the order in which mongos gives it (mongos-behaviour §2.1).

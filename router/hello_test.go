@@ -49,7 +49,7 @@ func TestHello(t *testing.T) {
 		if names(got) != tt.want {
 			t.Errorf("%v has the fields\n%s, want\n%s", tt.cmd, names(got), tt.want)
 		}
-		if got.Lookup("msg").StringValue() != "isdbgrid" || got.Lookup("maxWireVersion").AsInt64() != maxWireVersion || got.Lookup("minWireVersion").AsInt64() != 0 {
+		if got.Lookup("msg").StringValue() != "isdbgrid" || got.Lookup("maxWireVersion").AsInt64() != wire70 || got.Lookup("minWireVersion").AsInt64() != 0 {
 			t.Errorf("%v: %v", tt.cmd, got)
 		}
 	}

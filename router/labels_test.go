@@ -36,11 +36,11 @@ func TestLabelsFollowWhatMayBeRepeated(t *testing.T) {
 		err  error
 		want string
 	}{
-		{"a lease that ended, in a write without a number", write, &leaseError{backend: "b"}, ""},
-		{"a lease that ended, in a read", read, &leaseError{backend: "b"}, ""},
-		{"a lease that ended, in a retryable write", retried, &leaseError{backend: "b"}, retryableWrite},
-		{"a lease that ended, in a transaction", statement, &leaseError{backend: "b"}, transientTransaction},
-		{"a lease that ended, in a commit", ends, &leaseError{backend: "b"}, retryableWrite},
+		{"a lease that ended, in a write without a number", write, coded(wire.HostUnreachable), ""},
+		{"a lease that ended, in a read", read, coded(wire.HostUnreachable), ""},
+		{"a lease that ended, in a retryable write", retried, coded(wire.HostUnreachable), retryableWrite},
+		{"a lease that ended, in a transaction", statement, coded(wire.HostUnreachable), transientTransaction},
+		{"a lease that ended, in a commit", ends, coded(wire.HostUnreachable), retryableWrite},
 		{"a server's label on a read", read, coded(6, retryableWrite), ""},
 		{"a server's label on a write without a number", write, coded(6, retryableWrite), ""},
 		{"a server's label on a code that is unknown here", retried, coded(462, retryableWrite, noWritesPerformed), retryableWrite},

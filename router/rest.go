@@ -18,7 +18,18 @@ const (
 	restChunk = 2 << 20
 	// restMax is how many there may be where the stages need them all.
 	restMax = 12 << 20
+	// literalSize is what literalDocuments adds to each document.
+	literalSize = 1 + 4 + len("$literal") + 1 + 1
 )
+
+// tooManyLiterals reports whether documents, as literalDocuments makes them, would be with stages behind them a larger command than servers take. One document always fits.
+func tooManyLiterals(docs *batch, stages []bson.Raw) bool {
+	size := len(docs.docs) + docs.n*literalSize
+	for _, s := range stages {
+		size += len(s)
+	}
+	return docs.n > 1 && (size > wire.MaxDocumentSize-1024 || len(docs.docs) > restMax)
+}
 
 // upstream is where a rest's documents come from, one after the other; nil ends them. A document is valid until the next call.
 type upstream interface {
@@ -146,10 +157,10 @@ func (s *rest) chunk(ctx context.Context, q *Request) error {
 // gather collects the documents for one run.
 func (s *rest) gather(ctx context.Context, q *Request) (*batch, error) {
 	docs := &batch{}
-	var last []bsoncore.Value
+	last := 0 // where the last document begins
 	if s.held != nil {
 		docs.add(s.held)
-		s.held = nil
+		last, s.held = len(docs.docs)-len(s.held), nil
 	}
 	for {
 		doc, err := s.inner.nextLimited(ctx, q)
@@ -160,28 +171,23 @@ func (s *rest) gather(ctx context.Context, q *Request) (*batch, error) {
 			s.ended = true
 			return docs, nil
 		}
-		if s.streams && len(docs.docs) >= restChunk {
-			key := s.key.AppendKey(nil, doc)
-			if last != nil && s.key.CompareKeys(last, key) != 0 || s.key.Empty() {
-				s.held = bytes.Clone(doc)
-				return docs, nil
-			}
-			last = keepKey(key)
+		enough := len(docs.docs) >= restChunk || len(docs.docs)+len(doc) > restMax // a large one goes by itself
+		if s.streams && docs.n > 0 && enough && !s.together(docs.docs[last:], doc) {
+			s.held = bytes.Clone(doc)
+			return docs, nil
 		}
 		docs.add(doc)
-		if len(docs.docs) > restMax {
+		last = len(docs.docs) - len(doc)
+		if tooManyLiterals(docs, s.stages) {
 			return docs, wire.Errorf(wire.QueryExceededMemoryLimitNoDiskUseAllowed,
 				"the stages after the merge need more than %d MB of documents at once; put a $match, $project or $limit before them, or a $match on the shard key", restMax>>20)
 		}
 	}
 }
 
-// keepKey copies a key, whose values are parts of a document that will be gone.
-func keepKey(key []bsoncore.Value) []bsoncore.Value {
-	for i := range key {
-		key[i].Data = bytes.Clone(key[i].Data)
-	}
-	return key
+// together reports whether two documents, one after the other, belong into one run.
+func (s *rest) together(a, b bson.Raw) bool {
+	return !s.key.Empty() && s.key.CompareKeys(s.key.AppendKey(nil, a), s.key.AppendKey(nil, b)) == 0
 }
 
 // run gives documents to the backend and has it run stages over them.

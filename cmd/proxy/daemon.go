@@ -89,7 +89,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	defer beside.Wait()
 	defer end()
 	beside.Go(func() { store.Run(background) })
-	beside.Go(func() { store.Announce(background, serverName(cfg.Listen), router.ServerVersion) })
+	beside.Go(func() { store.Announce(background, serverName(cfg.Listen), router.AnnouncedVersion(backends)) })
 	beside.Go(func() { giveBack(background) })
 
 	// What changes maps.
