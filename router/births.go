@@ -14,7 +14,7 @@ func (q *Request) appendBirth(dst []byte, p *partition.Part) []byte {
 	if q.birth.Compare(birth) > 0 {
 		birth = q.birth
 	}
-	if birth.IsZero() {
+	if level, _ := bsoncore.Document(q.ReadConcern).Lookup("level").StringValueOK(); birth.IsZero() || level == "linearizable" {
 		if q.ReadConcern != nil {
 			dst = bsoncore.AppendDocumentElement(dst, "readConcern", bsoncore.Document(q.ReadConcern))
 		}

@@ -82,6 +82,7 @@ func TestSecondaryReadsWaitForTheBirth(t *testing.T) {
 	if rc, _ := sent(); rc.Lookup("level").StringValue() != "majority" {
 		t.Errorf("majority was sent as %v", rc)
 	}
+	read("young", options.Collection().SetReadConcern(readconcern.Linearizable())) // refused with a time (72)
 	read("old")
 	if rc, at := sent(); rc != nil || !at.IsZero() {
 		t.Errorf("a read of a partition that was never copied was sent with %v", rc)

@@ -66,7 +66,7 @@ func (r *Router) presentHome(ctx context.Context, q *Request, b *backend.Backend
 	for id := range parts {
 		ids = append(ids, id)
 	}
-	found, err := records.Sessions(ctx, b, ids)
+	found, err := r.asker.Sessions(ctx, b, ids)
 	if err != nil {
 		return nil, err
 	}
