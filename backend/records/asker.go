@@ -10,8 +10,9 @@ import (
 // maxTogether bounds the sessions that one question names.
 const maxTogether = 10_000
 
-// Asker asks on behalf of many requests. A linearizable answer costs the replica set an oplog entry and a majority, so questions that come while one is under way at the same backend go
-// together, as the next one. Make one with NewAsker; it is safe for concurrent use.
+// Asker asks on behalf of many requests. A linearizable answer costs the replica set an oplog entry
+// and a majority, so questions that come while one is under way at the same backend go together, as
+// the next one. Make one with NewAsker; it is safe for concurrent use.
 type Asker struct {
 	life context.Context
 	run  func(func())
@@ -32,7 +33,8 @@ type round struct {
 	err   error
 }
 
-// NewAsker makes an Asker whose questions end with life. run starts a goroutine that its owner waits for.
+// NewAsker makes an Asker whose questions end with life. run starts a goroutine that its owner
+// waits for.
 func NewAsker(life context.Context, run func(func())) *Asker {
 	return &Asker{life: life, run: run, by: map[*backend.Backend]*queue{}}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/shardway/shardway/backend/backendtest"
 )
 
-// TestQuestionsGoTogether: questions that come while one is under way are the next one, whose answer each asker gets his part of. Who gives up leaves the others alone.
+// TestQuestionsGoTogether: questions that come while one is under way are the next one, whose
+// answer each asker gets his part of. Who gives up leaves the others alone.
 func TestQuestionsGoTogether(t *testing.T) {
 	const askers = 50
 	s := backendtest.New(t)

@@ -23,9 +23,10 @@ type entry struct {
 	} `bson:"o"`
 }
 
-// Statements follows the oplog's chain of a session's newest transaction number, as Sessions returned it, and returns its statements that were executed not after upTo; all
-// of them when upTo is zero. 217 IncompleteTransactionHistory says that the oplog has been truncated past the chain. A server that merely lacks an entry is another
-// error, which passes.
+// Statements follows the oplog's chain of a session's newest transaction number, as Sessions
+// returned it, and returns its statements that were executed not after upTo; all of them when upTo
+// is zero. 217 IncompleteTransactionHistory says that the oplog has been truncated past the chain.
+// A server that merely lacks an entry is another error, which passes.
 func Statements(ctx context.Context, b *backend.Backend, rec Record, upTo bson.Timestamp) (map[int32]bool, error) {
 	done := map[int32]bool{}
 	for _, at := range rec.Last {
@@ -43,8 +44,9 @@ func Statements(ctx context.Context, b *backend.Backend, rec Record, upTo bson.T
 	return done, nil
 }
 
-// entryAt reads one entry. A majority has confirmed it, since Sessions tells of no other. It is read with level majority and its own time as afterClusterTime: a server
-// that does not have it yet waits or fails, and does not answer that there is none.
+// entryAt reads one entry. A majority has confirmed it, since Sessions tells of no other. It is
+// read with level majority and its own time as afterClusterTime: a server that does not have it yet
+// waits or fails, and does not answer that there is none.
 func entryAt(ctx context.Context, b *backend.Backend, at bson.Timestamp) (*entry, error) {
 	found, err := oplog(ctx, b, at, bson.D{{Key: "filter", Value: bson.D{{Key: "ts", Value: at}}}})
 	if err != nil {
@@ -53,7 +55,8 @@ func entryAt(ctx context.Context, b *backend.Backend, at bson.Timestamp) (*entry
 	if found != nil {
 		return found, nil
 	}
-	// The oplog is truncated from its old end. One that still begins before the entry has not lost it that way.
+	// The oplog is truncated from its old end. One that still begins before the entry has not lost
+	// it that way.
 	first, ok, err := oldest(ctx, b)
 	if err != nil {
 		return nil, err
@@ -73,7 +76,8 @@ func oldest(ctx context.Context, b *backend.Backend) (bson.Timestamp, bool, erro
 	return e.TS, true, nil
 }
 
-// oplog reads the first entry that a find with these fields gives, nil for none. after, if not zero, is the time that the server's answer must include.
+// oplog reads the first entry that a find with these fields gives, nil for none. after, if not
+// zero, is the time that the server's answer must include.
 func oplog(ctx context.Context, b *backend.Backend, after bson.Timestamp, fields bson.D) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit+networkGrace)
 	defer cancel()
