@@ -126,7 +126,7 @@ func TestLostHistory(t *testing.T) {
 		s := backendtest.New(t)
 		s.SetClock(bson.Timestamp{T: 50})
 		s.SetScript(func(c backendtest.Command) backendtest.Answer {
-			if _, err := c.Body.LookupErr("sort"); err == nil {
+			if _, err := c.Body.LookupErr("filter", "ts"); err != nil {
 				return cursorOf(tt.oldest...)
 			}
 			return cursorOf()

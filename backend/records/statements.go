@@ -67,9 +67,10 @@ func entryAt(ctx context.Context, b *backend.Backend, at bson.Timestamp) (*entry
 	return nil, wire.Errorf(wire.IncompleteTransactionHistory, "Incomplete history detected for a retryable write: the oplog of backend %s has lost it", b.ID())
 }
 
-// oldest returns the time of the oplog's first entry; false when it has none.
+// oldest returns the time of the oplog's first entry; false when it has none. A capped collection is
+// read in the order of its entries.
 func oldest(ctx context.Context, b *backend.Backend) (bson.Timestamp, bool, error) {
-	e, err := oplog(ctx, b, bson.Timestamp{}, bson.D{{Key: "filter", Value: bson.D{}}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: int32(1)}}}})
+	e, err := oplog(ctx, b, bson.Timestamp{}, bson.D{{Key: "filter", Value: bson.D{}}})
 	if err != nil || e == nil {
 		return bson.Timestamp{}, false, err
 	}
