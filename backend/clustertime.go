@@ -23,8 +23,9 @@ type clusterTime struct {
 	doc bson.Raw
 }
 
-// clusterClock keeps the newest $clusterTime of one backend. It is told of replies to this proxy's own commands only: those to clients are forwarded
-// without being decoded, and a time that matters is asked for.
+// clusterClock keeps the newest $clusterTime of one backend. It is told of replies to this proxy's
+// own commands only: those to clients are forwarded without being decoded, and a time that matters
+// is asked for.
 type clusterClock struct {
 	newest atomic.Pointer[clusterTime]
 
@@ -65,9 +66,12 @@ func (c *clusterClock) upTo(at bson.Timestamp) bson.Raw {
 	return nil
 }
 
-// ClusterTime returns a $clusterTime that is not before at, which must be a time of this backend, to be sent with a read that has at as its afterClusterTime: a server
-// refuses a time above its own clock (72), even one that its primary has given. nil is returned where no such time is to be had: of a standalone, whose servers have none, and when
-// the primary cannot be asked; most servers know the time then all the same. The bytes must not be changed. No time may be sent to another backend than the one it came from.
+// ClusterTime returns a $clusterTime that is not before at, which must be a time of this backend,
+// to be sent with a read that has at as its afterClusterTime: a server refuses a time above its own
+// clock (72), even one that its primary has given. nil is returned where no such time is to be had:
+// of a standalone, whose servers have none, and when the primary cannot be asked; most servers know
+// the time then all the same. The bytes must not be changed. No time may be sent to another backend
+// than the one it came from.
 func (b *Backend) ClusterTime(ctx context.Context, at bson.Timestamp) bson.Raw {
 	if at.IsZero() || b.Kind() == KindStandalone {
 		return nil

@@ -25,8 +25,9 @@ func pings(s *backendtest.Server) (n int) {
 	return n
 }
 
-// TestClusterTime: a time of a backend's that is to be read after comes with a $clusterTime of that backend's which its servers take: one they have sent, with its signature, or, where
-// nobody logs in, one without. The primary is asked only for what is not known.
+// TestClusterTime: a time of a backend's that is to be read after comes with a $clusterTime of that
+// backend's which its servers take: one they have sent, with its signature, or, where nobody logs
+// in, one without. The primary is asked only for what is not known.
 func TestClusterTime(t *testing.T) {
 	at := func(sec uint32) bson.Timestamp { return bson.Timestamp{T: sec, I: 1} }
 	const certificate = "mongodb://CN%3Dproxy@HOST/?authMechanism=MONGODB-X509&authSource=%24external"
@@ -91,7 +92,8 @@ func TestClusterTime(t *testing.T) {
 	}
 }
 
-// TestDriversReadsCarryTheClusterTime: what the proxy reads through the driver after a time that a reply has told carries that reply's $clusterTime.
+// TestDriversReadsCarryTheClusterTime: what the proxy reads through the driver after a time that a
+// reply has told carries that reply's $clusterTime.
 func TestDriversReadsCarryTheClusterTime(t *testing.T) {
 	s := backendtest.New(t)
 	s.SetScript(func(backendtest.Command) backendtest.Answer {

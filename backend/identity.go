@@ -19,14 +19,18 @@ const identityLimit = 5 * time.Second
 type identity struct {
 	mu   sync.Mutex
 	uids [][sha256.Size]byte
-	// created is how many connections had been made when the server was asked. A newer one may have been authenticated as somebody else.
+	// created is how many connections had been made when the server was asked. A newer one may have
+	// been authenticated as somebody else.
 	created int64
 }
 
-// SessionUIDs returns the uids under which the backend may keep sessions of this proxy, of which each session has one. A server makes the uid of the user who is
-// logged in, the SHA-256 of "user@db", and of nothing where it has no access control. So it is asked who this proxy is: a connection string does not tell, as with a
-// certificate, whose subject is the user. A server without access control lets users log in and still makes the uid of nothing, so that one is always among them.
-// The answer is kept until a connection is made anew. A server that does not answer is an error: with a wrong uid no record is found, and a repeated write is applied twice.
+// SessionUIDs returns the uids under which the backend may keep sessions of this proxy, of which
+// each session has one. A server makes the uid of the user who is logged in, the SHA-256 of
+// "user@db", and of nothing where it has no access control. So it is asked who this proxy is: a
+// connection string does not tell, as with a certificate, whose subject is the user. A server
+// without access control lets users log in and still makes the uid of nothing, so that one is
+// always among them. The answer is kept until a connection is made anew. A server that does not
+// answer is an error: with a wrong uid no record is found, and a repeated write is applied twice.
 func (b *Backend) SessionUIDs(ctx context.Context) ([][sha256.Size]byte, error) {
 	i := &b.identity
 	created := b.stats.created.Load()
@@ -42,7 +46,7 @@ func (b *Backend) SessionUIDs(ctx context.Context) ([][sha256.Size]byte, error) 
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.uids, i.created = uids, created // connections that were made while it was asked have it asked again
+	i.uids, i.created = uids, created // what was connected meanwhile has it asked again
 	return uids, nil
 }
 

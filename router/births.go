@@ -7,14 +7,22 @@ import (
 	"github.com/shardway/shardway/partition"
 )
 
-// appendBirth appends the read concern of a read that may go to a secondary. A secondary that lags may have half of what was copied into a partition: the read waits there
-// until it has all that was there at the partition's birth. "available" takes no such time and is raised to "local", which is the same on a server without shards.
+// appendBirth appends the read concern of a read that may go to a secondary. A secondary that lags
+// may have half of what was copied into a partition: the read waits there until it has all that was
+// there at the partition's birth. "available" takes no such time and is raised to "local", which is
+// the same on a server without shards. "linearizable" takes none either and needs none: only the
+// primary answers it.
+//
+// The backend's own $clusterTime goes along: a server refuses a time above its clock (72), and a
+// secondary's clock may be behind. The birth is the time of an entry that the set's oplog has, so a
+// secondary reaches it by replication and need not wait for the no-op that an idle primary writes
+// every ten seconds.
 func (q *Request) appendBirth(dst []byte, p *partition.Part) []byte {
 	birth := p.Info.Birth
 	if q.birth.Compare(birth) > 0 {
 		birth = q.birth
 	}
-	if birth.IsZero() {
+	if level, _ := bsoncore.Document(q.ReadConcern).Lookup("level").StringValueOK(); birth.IsZero() || level == "linearizable" {
 		if q.ReadConcern != nil {
 			dst = bsoncore.AppendDocumentElement(dst, "readConcern", bsoncore.Document(q.ReadConcern))
 		}

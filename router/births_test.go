@@ -82,6 +82,7 @@ func TestSecondaryReadsWaitForTheBirth(t *testing.T) {
 	if rc, _ := sent(); rc.Lookup("level").StringValue() != "majority" {
 		t.Errorf("majority was sent as %v", rc)
 	}
+	read("young", options.Collection().SetReadConcern(readconcern.Linearizable())) // 72 with a time
 	read("old")
 	if rc, at := sent(); rc != nil || !at.IsZero() {
 		t.Errorf("a read of a partition that was never copied was sent with %v", rc)
@@ -97,7 +98,8 @@ func TestSecondaryReadsWaitForTheBirth(t *testing.T) {
 	}
 }
 
-// TestCommandsThatTakeNoTime: validate takes no afterClusterTime, and runs on the primary whatever the client prefers.
+// TestCommandsThatTakeNoTime: validate takes no afterClusterTime, and runs on the primary whatever
+// the client prefers.
 func TestCommandsThatTakeNoTime(t *testing.T) {
 	s := backendtest.New(t)
 	s.SetScript(func(c backendtest.Command) backendtest.Answer {

@@ -8,7 +8,8 @@ import (
 // limitedLogEvery is how often the log says one thing of one backend.
 const limitedLogEvery = time.Minute
 
-// limitedLog keeps the log from saying the same of a backend with every request. Its zero value is ready for use.
+// limitedLog keeps the log from saying the same of a backend with every request. Its zero value is
+// ready for use.
 type limitedLog struct {
 	mu   sync.Mutex
 	said map[string]time.Time // by backend, when it was said last

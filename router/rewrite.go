@@ -27,8 +27,9 @@ func consumed(key []byte) bool {
 func (q *Request) appendFor(dst []byte, p *partition.Part, withSession bool, drop func(key []byte) bool, more func([]byte) []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
-	waits := q.ReadPref != nil && !q.Command.Writes // what writes goes to the primary, and takes no time (validate)
-	it := element.In(q.Msg.Body)                    // which parseShared has walked
+	// What writes goes to the primary and takes no time; validate counts as that.
+	waits := q.ReadPref != nil && !q.Command.Writes
+	it := element.In(q.Msg.Body) // which parseShared has walked
 	var e element.Element
 	for first := true; it.Next(&e); first = false {
 		switch {

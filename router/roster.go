@@ -58,11 +58,14 @@ func (o *Roster) Keep(ctx context.Context, wg *sync.WaitGroup, b *backend.Backen
 	wg.Go(func() { o.probe(ctx, b) })
 }
 
-// probeEvery is how often a backend that does not answer is asked again whether it tells what sessions did.
+// probeEvery is how often a backend that does not answer is asked again whether it tells what
+// sessions did.
 const probeEvery = 10 * time.Second
 
-// probe asks a backend, until it has an answer or ctx ends, whether it tells what sessions did on it. One that refuses serves all the same: nothing on it was replaced without that answer, unless what
-// it grants this proxy has changed since, and nothing will be. The log says so, before a split, a drop or a retried write does.
+// probe asks a backend, until it has an answer or ctx ends, whether it tells what sessions did on
+// it. One that refuses serves all the same: nothing on it was replaced without that answer, unless
+// what it grants this proxy has changed since, and nothing will be. The log says so, before a
+// split, a drop or a retried write does.
 func (o *Roster) probe(ctx context.Context, b *backend.Backend) {
 	for {
 		err := b.Ready(ctx)
@@ -136,8 +139,11 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 		}
 	}
 	if b.Kind() == backend.KindReplicaSet {
-		if err := records.Probe(ctx, b); err != nil {
+		switch err := records.Probe(ctx, b); {
+		case records.Lasting(err):
 			return records.Unanswerable(id, err)
+		case err != nil:
+			return wire.Errorf(wire.OperationFailed, "whether shard '%s' tells which retryable writes it has executed cannot be found out: %v", id, err)
 		}
 	}
 	if err := o.isNew(ctx, b); err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/shardway/shardway/backend/backendtest"
 )
 
-// TestABackendThatRefusesIsNamedAtTheStart: a backend is asked what sessions did as it joins, and the log says which right the user lacks; one that answers leaves no trace.
+// TestABackendThatRefusesIsNamedAtTheStart: a backend is asked what sessions did as it joins, and
+// the log says which right the user lacks; one that answers leaves no trace.
 func TestABackendThatRefusesIsNamedAtTheStart(t *testing.T) {
 	const sentence = "not authorized on config to execute command { find: \\\"transactions\\\" }"
 	for _, tt := range []struct {

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/backend"
+	"github.com/shardway/shardway/backend/records"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
@@ -89,7 +90,8 @@ type Router struct {
 	// times are those for shard keys that a server would replace by its own (write_emptyts.go).
 	times     timestamps
 	histories histories
-	// unanswered counts what could not be asked about them.
+	// asker asks the backends about them, unanswered counts what could not be asked.
+	asker      *records.Asker
 	unanswered unansweredQuestions
 	crowded    crowdedBackends
 	// txns are the clients' transactions (txn*.go).
@@ -113,6 +115,7 @@ func New(cfg Config) *Router {
 		drain:     make(chan struct{}),
 	}
 	r.life, r.endLife = context.WithCancel(context.Background())
+	r.asker = records.NewAsker(r.life, func(f func()) { r.wg.Go(f) })
 	r.special = map[string]aggregateFunc{
 		"$collStats": r.aggregateStats, "$indexStats": r.aggregateStats, "$planCacheStats": r.aggregateStats,
 		"$currentOp": r.aggregateCurrentOp, "$shardedDataDistribution": r.aggregateDistribution,

@@ -61,7 +61,8 @@ type derivedSession struct {
 // maxDerived bounds the derived sessions that are remembered; others end by themselves after thirty minutes.
 const maxDerived = 500_000
 
-// derivedSessions remembers which sessions were derived from a client's, so that endSessions ends them too, and bounds those that a backend must hold. Its zero value is ready for use.
+// derivedSessions remembers which sessions were derived from a client's, so that endSessions ends
+// them too, and bounds those that a backend must hold. Its zero value is ready for use.
 type derivedSessions struct {
 	mu  sync.Mutex
 	by  map[sessionKey]map[derivedSession]struct{}
@@ -71,7 +72,8 @@ type derivedSessions struct {
 	budget int
 }
 
-// use remembers that a session is used in the name of client; false if the backend holds as many sessions of this proxy's as it may, and this one would be one more.
+// use remembers that a session is used in the name of client; false if the backend holds as many
+// sessions of this proxy's as it may, and this one would be one more.
 func (d *derivedSessions) use(client sessionKey, s derivedSession) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

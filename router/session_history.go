@@ -58,15 +58,17 @@ func (r *Router) anyHome(ctx context.Context, q *Request, c *partition.Collectio
 	return nil, nil
 }
 
-// presentHome asks one backend about all its partitions of the collection. That no partition has the write on record decides that another document may be chosen, so the
-// answer must be that of the real primary: a deposed one does not have what its successor has executed, and the repeated write would be applied to a second document. A record that is
-// found only decides where the write goes; the session there decides the rest.
+// presentHome asks one backend about all its partitions of the collection. That no partition has
+// the write on record decides that another document may be chosen, so the answer must be that of
+// the real primary: a deposed one does not have what its successor has executed, and the repeated
+// write would be applied to a second document. A record that is found only decides where the write
+// goes; the session there decides the rest.
 func (r *Router) presentHome(ctx context.Context, q *Request, b *backend.Backend, parts map[sessionKey]*partition.Part, stmt int32) (*partition.Part, error) {
 	ids := make([]sessionKey, 0, len(parts))
 	for id := range parts {
 		ids = append(ids, id)
 	}
-	found, err := records.Sessions(ctx, b, ids)
+	found, err := r.asker.Sessions(ctx, b, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -9,14 +9,18 @@ import (
 )
 
 const (
-	// maxLiveSessions bounds the sessions of this proxy's that a backend must hold at one time. A mongod holds a million, of all its clients, and refuses every new one beyond (261): four
-	// proxies that have used up their share leave a fifth of them to everybody else, clients' own sessions among them.
+	// maxLiveSessions bounds the sessions of this proxy's that a backend must hold at one time. A
+	// mongod holds a million, of all its clients, and refuses every new one beyond (261): four
+	// proxies that have used up their share leave a fifth of them to everybody else, clients' own
+	// sessions among them.
 	maxLiveSessions = 200_000
-	// liveWindow is how often a mongod writes the sessions that it has seen to a collection, and forgets them. Ending a session does not lower their number before.
+	// liveWindow is how often a mongod writes the sessions that it has seen to a collection, and
+	// forgets them. Ending a session does not lower their number before.
 	liveWindow = 5 * time.Minute
 )
 
-// liveSessions are the sessions used at one backend in this window of time and in the one before. Whenever the backend's own window began, it holds none but those.
+// liveSessions are the sessions used at one backend in this window of time and in the one before.
+// Whenever the backend's own window began, it holds none but those.
 type liveSessions struct {
 	began         time.Time // this window
 	now, previous map[sessionKey]struct{}
@@ -72,7 +76,8 @@ type crowdedBackends struct {
 	said    limitedLog
 }
 
-// derivedFor returns the session under which the request's retryable write goes to a home. A backend that holds as many sessions of this proxy's as it may gets no further one (261): a server
+// derivedFor returns the session under which the request's retryable write goes to a home. A
+// backend that holds as many sessions of this proxy's as it may gets no further one (261): a server
 // that is full refuses those of everybody.
 func (r *Router) derivedFor(q *Request, h partition.Home) (sessionKey, error) {
 	client := q.clientSession()

@@ -11,7 +11,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// TestLiveSessions: only a further session beyond the budget is refused, and what was not used for a window counts no more after the next.
+// TestLiveSessions: only a further session beyond the budget is refused, and what was not used for
+// a window counts no more after the next.
 func TestLiveSessions(t *testing.T) {
 	var l liveSessions
 	began := time.Now()
@@ -37,7 +38,8 @@ func TestLiveSessions(t *testing.T) {
 	}
 }
 
-// TestSessionsOfManyClients measures what clients' sessions times partitions make of sessions at one backend: as many as their product, up to the budget.
+// TestSessionsOfManyClients measures what clients' sessions times partitions make of sessions at
+// one backend: as many as their product, up to the budget.
 func TestSessionsOfManyClients(t *testing.T) {
 	for _, tt := range []struct{ clients, partitions, made, refused int }{
 		{1000, 100, 100_000, 0},
@@ -61,7 +63,8 @@ func TestSessionsOfManyClients(t *testing.T) {
 	}
 }
 
-// TestTooManySessions: beyond the budget a write that needs one more session of a backend is refused, whatever its kind. Sessions that are known go on, and so do writes that need none.
+// TestTooManySessions: beyond the budget a write that needs one more session of a backend is
+// refused, whatever its kind. Sessions that are known go on, and so do writes that need none.
 func TestTooManySessions(t *testing.T) {
 	e, servers := scriptEnv(t)
 	e.shard("c", "_id", 6)

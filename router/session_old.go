@@ -212,8 +212,9 @@ func (p *past) ask(ctx context.Context, whole int) error {
 		a.which, a.ids = append(a.which, i), append(a.ids, id)
 	}
 	for _, a := range ask {
-		// A majority had confirmed the markers before the map that names them was inserted, so the answer has what was executed before them.
-		found, err := records.Sessions(ctx, a.b, a.ids)
+		// A majority had confirmed the markers before the map that names them was inserted, so the
+		// answer has what was executed before them.
+		found, err := r.asker.Sessions(ctx, a.b, a.ids)
 		if err != nil {
 			return p.unasked(p.homes[a.which[0]], err)
 		}

@@ -7,8 +7,9 @@ import (
 	"github.com/shardway/shardway/backend"
 )
 
-// renewSessionsEvery is how often the sessions of open cursors are renewed. A backend ends the cursors of a session that it has not seen for thirty minutes, and takes
-// up to five minutes itself until what it has seen counts.
+// renewSessionsEvery is how often the sessions of open cursors are renewed. A backend ends the
+// cursors of a session that it has not seen for thirty minutes, and takes up to five minutes itself
+// until what it has seen counts.
 const renewSessionsEvery = 5 * time.Minute
 
 // renewedSession is a client's session at a backend.
@@ -17,8 +18,10 @@ type renewedSession struct {
 	id      sessionKey
 }
 
-// renewSessions keeps, until ctx ends, the sessions of open cursors alive at every backend on which such a cursor may have a branch. A branch that is open but not read does not renew its
-// session there: a merged cursor that reads one backend for half an hour would find the other's branch gone.
+// renewSessions keeps, until ctx ends, the sessions of open cursors alive at every backend on which
+// such a cursor may have a branch. A branch that is open but not read does not renew its session
+// there: a merged cursor that reads one backend for half an hour would find the other's branch
+// gone.
 func (r *Router) renewSessions(ctx context.Context) {
 	everyTick(ctx, renewSessionsEvery, func() { r.renewOpenCursors(ctx) })
 }
@@ -50,8 +53,10 @@ func everyTick(ctx context.Context, every time.Duration, f func()) {
 	}
 }
 
-// sessions returns the sessions of the cursors that their clients still use, each once for every backend that the cursor was opened on. A session whose cursor has not been used for thirty
-// minutes ends as it would on a server, unless its client renews it. A transaction has a shorter life of its own.
+// sessions returns the sessions of the cursors that their clients still use, each once for every
+// backend that the cursor was opened on. A session whose cursor has not been used for thirty
+// minutes ends as it would on a server, unless its client renews it. A transaction has a shorter
+// life of its own.
 func (cs *cursors) sessions(now time.Time) map[renewedSession]struct{} {
 	found := map[renewedSession]struct{}{}
 	cs.each(func(c *cursor) {

@@ -16,7 +16,8 @@ import (
 	"github.com/shardway/shardway/shardkey"
 )
 
-// TestSessionsOfOpenCursors: which sessions are renewed at which backends as time goes by: each once, of cursors that are used, on every backend that they were opened on.
+// TestSessionsOfOpenCursors: which sessions are renewed at which backends as time goes by: each
+// once, of cursors that are used, on every backend that they were opened on.
 func TestSessionsOfOpenCursors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -95,7 +96,8 @@ func TestSessionsOfOpenCursors(t *testing.T) {
 	})
 }
 
-// TestOpenBranchesAreRenewed: the session of a merged cursor is renewed at each backend that has a branch of it, once however many cursors it has.
+// TestOpenBranchesAreRenewed: the session of a merged cursor is renewed at each backend that has a
+// branch of it, once however many cursors it has.
 func TestOpenBranchesAreRenewed(t *testing.T) {
 	e, servers := scriptEnv(t)
 	e.shard("c", "_id", 3)

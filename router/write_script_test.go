@@ -344,8 +344,10 @@ func TestRetryAcrossFlip(t *testing.T) {
 	}
 }
 
-// TestOldHomeThatCannotBeAsked: no write is sent by a guess. A cause that passes is a retryable error, which says which home is not to be asked and until when; a server that refuses the
-// question gives its own code. Only retryable writes are refused, and only those whose position the home held.
+// TestOldHomeThatCannotBeAsked: no write is sent by a guess. A cause that passes is a retryable
+// error, which says which home is not to be asked and until when; a server that refuses the
+// question gives its own code. Only retryable writes are refused, and only those whose position the
+// home held.
 func TestOldHomeThatCannotBeAsked(t *testing.T) {
 	for _, tt := range []struct {
 		what      string

@@ -8,8 +8,11 @@ import (
 	"github.com/shardway/shardway/partition"
 )
 
-// answerable asks the backends of homes that are to be replaced, with gates open, what sessions did on them. After the flip each retryable write that concerns the homes needs that answer, and is
-// refused without it until the retry window is over: so nothing is replaced on a backend that refuses the question, and the command ends with the server's own error. Causes that pass may be tried again.
+// answerable asks the backends of homes that are to be replaced, with gates open, what sessions did
+// on them. After the flip each retryable write that concerns the homes needs that answer, and is
+// refused without it until the retry window is over: so nothing is replaced on a backend that
+// refuses the question, and the command ends with the server's own error. Causes that pass may be
+// tried again.
 func (s *Splitter) answerable(ctx context.Context, homes []partition.Home) error {
 	seen := map[string]bool{}
 	for _, h := range homes {

@@ -19,7 +19,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// refusing is a way to a server on which questions about config.transactions name a read concern that no server knows, once refuse is set.
+// refusing is a way to a server on which questions about config.transactions name a read concern
+// that no server knows, once refuse is set.
 func refusing(t *testing.T, to string, refuse *atomic.Bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +66,8 @@ func refusing(t *testing.T, to string, refuse *atomic.Bool) string {
 	return "mongodb://" + l.Addr().String() + "/?directConnection=true"
 }
 
-// TestNothingIsReplacedWhereRecordsCannotBeAsked: on a backend that refuses to tell what sessions did, a split, a drop and a rename end with the server's error, and the map stays.
+// TestNothingIsReplacedWhereRecordsCannotBeAsked: on a backend that refuses to tell what sessions
+// did, a split, a drop and a rename end with the server's error, and the map stays.
 func TestNothingIsReplacedWhereRecordsCannotBeAsked(t *testing.T) {
 	var refuse atomic.Bool
 	w := newWorld(t, func(cfg *splitter.Config) {

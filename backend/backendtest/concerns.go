@@ -6,10 +6,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// refusal is what a mongod refuses of a command's read concern, whatever a script would answer; nil for nothing. s.mu is held.
+// refusal is what a mongod refuses of a command's read concern, whatever a script would answer; nil
+// for nothing. s.mu is held.
 //
-// Measured on a mongod 6.3: config.transactions takes local, majority and linearizable, but neither snapshot nor majority with a time; only local, majority and
-// snapshot go with a time; and a time above the server's own clock is refused at once.
+// Measured on a mongod 6.3: config.transactions takes local, majority and linearizable, but neither
+// snapshot nor majority with a time; only local, majority and snapshot go with a time; and a time
+// above the server's own clock is refused at once.
 func (s *Server) refusal(cmd Command) *Answer {
 	concern, ok := cmd.Body.Lookup("readConcern").DocumentOK()
 	if !ok {

@@ -73,14 +73,16 @@ func (s *Server) SetScript(script Script) {
 	s.script = script
 }
 
-// SetIdentity changes what connectionStatus is answered with, which otherwise says that nobody is logged in.
+// SetIdentity changes what connectionStatus is answered with, which otherwise says that nobody is
+// logged in.
 func (s *Server) SetIdentity(a Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.identity = &a
 }
 
-// Users is the answer to connectionStatus of a server at which these users are logged in; each is a name and a database.
+// Users is the answer to connectionStatus of a server at which these users are logged in; each is a
+// name and a database.
 func Users(users ...[2]string) Answer {
 	list := bson.A{}
 	for _, u := range users {
@@ -89,8 +91,9 @@ func Users(users ...[2]string) Answer {
 	return OK(bson.E{Key: "authInfo", Value: bson.D{{Key: "authenticatedUsers", Value: list}, {Key: "authenticatedUserRoles", Value: bson.A{}}}})
 }
 
-// SetClock gives the server a cluster time: a later afterClusterTime is refused, as a mongod does, unless a $clusterTime of at least that time comes along, which advances the clock.
-// Without a clock every time is taken.
+// SetClock gives the server a cluster time: a later afterClusterTime is refused, as a mongod does,
+// unless a $clusterTime of at least that time comes along, which advances the clock. Without a
+// clock every time is taken.
 func (s *Server) SetClock(at bson.Timestamp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +115,8 @@ func (s *Server) SetDeaf(deaf bool) {
 	s.deaf = deaf
 }
 
-// Received returns the commands received so far, in order of arrival, without hellos and connectionStatus.
+// Received returns the commands received so far, in order of arrival, without hellos and
+// connectionStatus.
 func (s *Server) Received() []Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()

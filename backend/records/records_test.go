@@ -36,7 +36,8 @@ func cursorOf(docs ...bson.D) backendtest.Answer {
 	return backendtest.OK(bson.E{Key: "cursor", Value: bson.D{{Key: "firstBatch", Value: batch}, {Key: "id", Value: int64(0)}, {Key: "ns", Value: "config.transactions"}}})
 }
 
-// TestQuestionThatAMongodAnswers: the question is one that a mongod does not refuse, waits for a majority, and has an end.
+// TestQuestionThatAMongodAnswers: the question is one that a mongod does not refuse, waits for a
+// majority, and has an end.
 func TestQuestionThatAMongodAnswers(t *testing.T) {
 	s := backendtest.New(t)
 	var id SessionID
@@ -60,7 +61,8 @@ func TestQuestionThatAMongodAnswers(t *testing.T) {
 	}
 }
 
-// TestWhoseSession: sessions are looked for under the users that the server names, whatever the connection string says, and under nobody; a server that does not say is an error.
+// TestWhoseSession: sessions are looked for under the users that the server names, whatever the
+// connection string says, and under nobody; a server that does not say is an error.
 func TestWhoseSession(t *testing.T) {
 	const subject = "CN=proxy,OU=data,O=Example,C=PT"
 	for _, tt := range []struct {
@@ -108,7 +110,8 @@ func TestWhoseSession(t *testing.T) {
 	}
 }
 
-// TestLostHistory: only an oplog that has been truncated past an entry is 217. A server that lacks the entry, or is not asked in a way that has it wait, is no proof of that.
+// TestLostHistory: only an oplog that has been truncated past an entry is 217. A server that lacks
+// the entry, or is not asked in a way that has it wait, is no proof of that.
 func TestLostHistory(t *testing.T) {
 	at := bson.Timestamp{T: 100, I: 5}
 	for _, tt := range []struct {
@@ -123,7 +126,7 @@ func TestLostHistory(t *testing.T) {
 		s := backendtest.New(t)
 		s.SetClock(bson.Timestamp{T: 50})
 		s.SetScript(func(c backendtest.Command) backendtest.Answer {
-			if _, err := c.Body.LookupErr("sort"); err == nil {
+			if _, err := c.Body.LookupErr("filter", "ts"); err != nil {
 				return cursorOf(tt.oldest...)
 			}
 			return cursorOf()

@@ -23,9 +23,10 @@ type entry struct {
 	} `bson:"o"`
 }
 
-// Statements follows the oplog's chain of a session's newest transaction number, as Sessions returned it, and returns its statements that were executed not after upTo; all
-// of them when upTo is zero. 217 IncompleteTransactionHistory says that the oplog has been truncated past the chain. A server that merely lacks an entry is another
-// error, which passes.
+// Statements follows the oplog's chain of a session's newest transaction number, as Sessions
+// returned it, and returns its statements that were executed not after upTo; all of them when upTo
+// is zero. 217 IncompleteTransactionHistory says that the oplog has been truncated past the chain.
+// A server that merely lacks an entry is another error, which passes.
 func Statements(ctx context.Context, b *backend.Backend, rec Record, upTo bson.Timestamp) (map[int32]bool, error) {
 	done := map[int32]bool{}
 	for _, at := range rec.Last {
@@ -43,8 +44,9 @@ func Statements(ctx context.Context, b *backend.Backend, rec Record, upTo bson.T
 	return done, nil
 }
 
-// entryAt reads one entry. A majority has confirmed it, since Sessions tells of no other. It is read with level majority and its own time as afterClusterTime: a server
-// that does not have it yet waits or fails, and does not answer that there is none.
+// entryAt reads one entry. A majority has confirmed it, since Sessions tells of no other. It is
+// read with level majority and its own time as afterClusterTime: a server that does not have it yet
+// waits or fails, and does not answer that there is none.
 func entryAt(ctx context.Context, b *backend.Backend, at bson.Timestamp) (*entry, error) {
 	found, err := oplog(ctx, b, at, bson.D{{Key: "filter", Value: bson.D{{Key: "ts", Value: at}}}})
 	if err != nil {
@@ -53,7 +55,8 @@ func entryAt(ctx context.Context, b *backend.Backend, at bson.Timestamp) (*entry
 	if found != nil {
 		return found, nil
 	}
-	// The oplog is truncated from its old end. One that still begins before the entry has not lost it that way.
+	// The oplog is truncated from its old end. One that still begins before the entry has not lost
+	// it that way.
 	first, ok, err := oldest(ctx, b)
 	if err != nil {
 		return nil, err
@@ -64,16 +67,18 @@ func entryAt(ctx context.Context, b *backend.Backend, at bson.Timestamp) (*entry
 	return nil, wire.Errorf(wire.IncompleteTransactionHistory, "Incomplete history detected for a retryable write: the oplog of backend %s has lost it", b.ID())
 }
 
-// oldest returns the time of the oplog's first entry; false when it has none.
+// oldest returns the time of the oplog's first entry; false when it has none. A capped collection is
+// read in the order of its entries.
 func oldest(ctx context.Context, b *backend.Backend) (bson.Timestamp, bool, error) {
-	e, err := oplog(ctx, b, bson.Timestamp{}, bson.D{{Key: "filter", Value: bson.D{}}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: int32(1)}}}})
+	e, err := oplog(ctx, b, bson.Timestamp{}, bson.D{{Key: "filter", Value: bson.D{}}})
 	if err != nil || e == nil {
 		return bson.Timestamp{}, false, err
 	}
 	return e.TS, true, nil
 }
 
-// oplog reads the first entry that a find with these fields gives, nil for none. after, if not zero, is the time that the server's answer must include.
+// oplog reads the first entry that a find with these fields gives, nil for none. after, if not
+// zero, is the time that the server's answer must include.
 func oplog(ctx context.Context, b *backend.Backend, after bson.Timestamp, fields bson.D) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit+networkGrace)
 	defer cancel()
