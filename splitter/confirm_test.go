@@ -115,7 +115,7 @@ func TestDDLIsNotUndoneWhileUnconfirmed(t *testing.T) {
 	})
 	var parts []*partition.Part
 	for i := range 2 {
-		parts = append(parts, &partition.Part{Home: partition.Home{Backend: "b", DB: "db", Physical: catalog.PhysicalName("c", 1, 0, i)}})
+		parts = append(parts, &partition.Part{Home: partition.Home{Backend: "b", DB: "db", Physical: catalog.PhysicalName("db", "c", 1, 0, i)}})
 	}
 	command := raw(t, bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "a", Value: 1}}}, {Key: "name", Value: "a_1"}}}}})
 	if err := r.s.settleDDL(t.Context(), &catalog.Reshape{NS: "db.c", Command: command}, parts, true); err == nil || wire.AsError(err).Code != 64 {

@@ -34,6 +34,8 @@ type between struct {
 	conns map[int]net.Conn
 	// alter returns the reply that is passed on instead, nil for the server's own.
 	alter func(cmd backendtest.Command, reply bson.Raw) bson.D
+	// refuse, if not nil, answers instead of the server, which is not asked then; nil where the server is to be asked.
+	refuse func(cmd backendtest.Command) *backendtest.Answer
 }
 
 func newBetween(t *testing.T, to string) (*between, *backendtest.Server) {
@@ -65,6 +67,11 @@ func (b *between) conn(n int) (net.Conn, error) {
 }
 
 func (b *between) answer(cmd backendtest.Command) backendtest.Answer {
+	if b.refuse != nil {
+		if a := b.refuse(cmd); a != nil {
+			return *a
+		}
+	}
 	c, err := b.conn(cmd.Conn)
 	if err != nil {
 		return backendtest.Cut()
