@@ -9,9 +9,10 @@ import (
 	"github.com/shardway/shardway/catalog"
 )
 
-// TestPhysicalNamesFit: whatever a collection is called, its physical names are namespaces that a server makes, as time
-// series too, whose measurements are in a collection with a longer name. They have the form of physical names, no two
-// are alike, and they are known to be named after the collection.
+// TestPhysicalNamesFit: whatever a collection is called, its physical names are namespaces that a
+// server makes, as time series too, whose measurements are in a collection with a longer name. They
+// have the form of physical names, no two are alike, and they are known to be named after the
+// collection.
 func TestPhysicalNamesFit(t *testing.T) {
 	for name, c := range map[string]struct{ db, coll string }{
 		"short":                {"db", "people"},

@@ -8,8 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// TestCollectionWithALongName: a collection whose name fills a namespace goes on as any other when a server has it
-// already: it is written to, dropped and made anew. Clients see its own name, in errors too.
+// TestCollectionWithALongName: a collection whose name fills a namespace goes on as any other when
+// a server has it already: it is written to, dropped and made anew. Clients see its own name, in
+// errors too.
 func TestCollectionWithALongName(t *testing.T) {
 	w := newDDLWorld(t)
 	long := strings.Repeat("x", 253)

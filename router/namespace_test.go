@@ -11,8 +11,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// TestNamesThatAreTooLong: what no server makes is refused before anything is sent or written, with a mongod's code and
-// sentence. One byte less is no reason to refuse.
+// TestNamesThatAreTooLong: what no server makes is refused before anything is sent or written, with
+// a mongod's code and sentence. One byte less is no reason to refuse.
 func TestNamesThatAreTooLong(t *testing.T) {
 	e, servers := scriptEnv(t)
 	long := strings.Repeat("n", 255-len(e.db)) // with the dot one too many

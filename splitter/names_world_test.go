@@ -15,8 +15,8 @@ import (
 	"github.com/shardway/shardway/splitter"
 )
 
-// tooLong refuses a collection whose namespace a mongod does not make; that of a time series has a prefix for its
-// buckets.
+// tooLong refuses a collection whose namespace a mongod does not make; that of a time series has a
+// prefix for its buckets.
 func tooLong(cmd backendtest.Command) *backendtest.Answer {
 	coll, ok := cmd.Body.Lookup(cmd.Name).StringValueOK()
 	if _, err := cmd.Body.LookupErr("timeseries"); err == nil {
@@ -29,8 +29,8 @@ func tooLong(cmd backendtest.Command) *backendtest.Answer {
 	return nil
 }
 
-// TestLongNames: a collection whose name is as long as a server takes it is sharded, split, dropped and made anew like
-// any other, and so is a time series.
+// TestLongNames: a collection whose name is as long as a server takes it is sharded, split, dropped
+// and made anew like any other, and so is a time series.
 func TestLongNames(t *testing.T) {
 	server := fleettest.Start(t, 1).Servers[0]
 	way, front := newBetween(t, server.Addr())

@@ -118,8 +118,9 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 	return nil
 }
 
-// upToDate refuses a catalog that knows less than a backend: a floor there says that a namespace after which a physical collection may be named has had a version which the catalog
-// has not, as when that was restored from a backup.
+// upToDate refuses a catalog that knows less than a backend: a floor there says that a namespace
+// after which a physical collection may be named has had a version which the catalog has not, as
+// when that was restored from a backup.
 func (s *Splitter) upToDate(ctx context.Context, h partition.Home) error {
 	b := s.cfg.Backends.Get(h.Backend)
 	if b == nil {

@@ -126,7 +126,8 @@ func TestSweepOfAnOlderCatalog(t *testing.T) {
 	}
 }
 
-// A floor protects partitions of a long name, too, whose physical names hold but a part of it, and a catalog that was restored does not know the rest.
+// A floor protects partitions of a long name, too, whose physical names hold but a part of it, and
+// a catalog that was restored does not know the rest.
 func TestSweepOfAnOlderCatalogWithLongNames(t *testing.T) {
 	w := newAbortWorld(t, func(*world, string) {})
 	ctx := t.Context()

@@ -13,7 +13,8 @@ import (
 	"github.com/shardway/shardway/shardkey"
 )
 
-// TestZeroTimestampsSurviveASplit: a server puts its time where an inserted document has Timestamp(0, 0) at its top; a copy keeps it, so that the partition can be split.
+// TestZeroTimestampsSurviveASplit: a server puts its time where an inserted document has
+// Timestamp(0, 0) at its top; a copy keeps it, so that the partition can be split.
 func TestZeroTimestampsSurviveASplit(t *testing.T) {
 	w := newWorld(t, nil)
 	if err := w.store.CreateDatabase(t.Context(), "db", "b1"); err != nil {
