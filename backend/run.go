@@ -36,10 +36,10 @@ func (e *UnconfirmedError) Error() string {
 // Unwrap returns the write concern's error, which a client would be told.
 func (e *UnconfirmedError) Unwrap() error { return e.Concern }
 
-// Run runs a command on the primary and returns the reply, whose bytes are the caller's. A reply with
-// ok:0 is returned with a *wire.Error made of it, a reply with ok:1 and a writeConcernError with an
-// *UnconfirmedError. Write errors inside a reply with ok:1 are the caller's to look for. Run is for the
-// control plane; clients' messages go through Start.
+// Run runs a command on the primary and returns the reply, whose bytes are the caller's. A reply
+// with ok:0 is returned with a *wire.Error made of it, a reply with ok:1 and a writeConcernError
+// with an *UnconfirmedError. Write errors inside a reply with ok:1 are the caller's to look for.
+// Run is for the control plane; clients' messages go through Start.
 func (b *Backend) Run(ctx context.Context, db string, cmd bson.D) (bson.Raw, error) {
 	return b.RunOn(ctx, Target{}, db, cmd)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// TestRunTellsWhatIsNotConfirmed: a reply with ok:1 and a writeConcernError is an error of its own kind, and comes with
-// the reply: the command was executed, and may be undone.
+// TestRunTellsWhatIsNotConfirmed: a reply with ok:1 and a writeConcernError is an error of its own
+// kind, and comes with the reply: the command was executed, and may be undone.
 func TestRunTellsWhatIsNotConfirmed(t *testing.T) {
 	concern := func(code int32, name, text string) bson.E {
 		return bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: code}, {Key: "codeName", Value: name}, {Key: "errmsg", Value: text},

@@ -91,6 +91,7 @@ func decodeMap(d mapDoc) (*Map, error) {
 		}
 		m.Key = &key
 	}
+	rememberShortened(SplitNS(m.NS))
 	for _, p := range d.Partitions {
 		m.Partitions = append(m.Partitions, Partition{decodeRange(p.Lo, p.Hi), p.Backend, p.Physical, p.Birth})
 	}

@@ -263,8 +263,9 @@ func (s *Store) InsertMap(ctx context.Context, m *Map) error {
 	return ErrMapExists
 }
 
-// alreadyThere reports whether an insert was refused because of a document that a majority has: the server waits for its
-// latest write then, and says if that was in vain. Without a majority a change of the primary may undo that document.
+// alreadyThere reports whether an insert was refused because of a document that a majority has: the
+// server waits for its latest write then, and says if that was in vain. Without a majority a change
+// of the primary may undo that document.
 func alreadyThere(err error) bool {
 	var we mongo.WriteException
 	if errors.As(err, &we) && we.WriteConcernError != nil {

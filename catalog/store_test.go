@@ -51,7 +51,7 @@ func key(t *testing.T, field string) *shardkey.Pattern {
 func sampleMap(t *testing.T, v int64) *catalog.Map {
 	m := &catalog.Map{NS: "db.c", V: v, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID(), Key: key(t, "a.b"), Hash: shardkey.HashName}
 	for i, r := range shardkey.Even(3) {
-		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b1", Physical: catalog.PhysicalName("c", 7, 0, i), Birth: bson.Timestamp{T: 5, I: 6}})
+		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b1", Physical: catalog.PhysicalName("db", "c", 7, 0, i), Birth: bson.Timestamp{T: 5, I: 6}})
 	}
 	m.Retired = []catalog.OldHome{{Range: m.Partitions[2].Range, Backend: "b2", Physical: "c", Marker: bson.Timestamp{T: 1}, FlippedAt: time.Unix(9, 0).UTC()}}
 	return m

@@ -47,8 +47,9 @@ var (
 	late  = bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: int32(64)}, {Key: "codeName", Value: "WriteConcernFailed"}, {Key: "errmsg", Value: "waiting for replication timed out"}}}
 )
 
-// TestMapExistsWhenAMajorityHasIt: a version of a map is taken for existing when a majority has it. One that is found
-// without a majority may be undone, and a gate that was opened for it would have been opened too early.
+// TestMapExistsWhenAMajorityHasIt: a version of a map is taken for existing when a majority has it.
+// One that is found without a majority may be undone, and a gate that was opened for it would have
+// been opened too early.
 func TestMapExistsWhenAMajorityHasIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer backendtest.Answer
@@ -70,8 +71,8 @@ func TestMapExistsWhenAMajorityHasIt(t *testing.T) {
 	}
 }
 
-// TestCatalogWritesCountWhenConfirmed: no write of the catalog is taken for done without a majority, whatever command
-// carries it.
+// TestCatalogWritesCountWhenConfirmed: no write of the catalog is taken for done without a
+// majority, whatever command carries it.
 func TestCatalogWritesCountWhenConfirmed(t *testing.T) {
 	store, answer := scriptedStore(t)
 	rec := &catalog.Reshape{ID: bson.NewObjectID(), Slot: "db.c", NS: "db.c", Phase: catalog.Copying}

@@ -91,10 +91,11 @@ func fanError(results []partReply, forgiven wire.Code) error {
 	return nil
 }
 
-// rawReply makes mongos' reply to a command that ran on several shards: {raw: {<host string>: reply}, ok}. With failed, the
-// reply is that error with raw beside it. Partitions on one backend share an entry: an error if there is one, else the first.
-// The first write concern error of a partition stands beside raw as well, with where it happened, since clients look
-// for it at the top.
+// rawReply makes mongos' reply to a command that ran on several shards: {raw: {<host string>:
+// reply}, ok}. With failed, the reply is that error with raw beside it. Partitions on one backend
+// share an entry: an error if there is one, else the first. The first write concern error of a
+// partition stands beside raw as well, with where it happened, since clients look for it at the
+// top.
 func (r *Router) rawReply(results []partReply, failed error) (Reply, error) {
 	raw := r.appendRaw(nil, results)
 	if at := slices.IndexFunc(results, partReply.unconfirmed); at >= 0 {

@@ -30,8 +30,9 @@ func notConfirmed() backendtest.Answer {
 		"errmsg", "waiting for replication timed out", "errInfo", d("wtimeout", true))})
 }
 
-// TestDDLThatIsNotConfirmed: where a DDL command was done on all partitions and a majority has not confirmed it on one,
-// the reply has the writeConcernError at its top, as a mongos' has, and whoever keeps the record of the command is told.
+// TestDDLThatIsNotConfirmed: where a DDL command was done on all partitions and a majority has not
+// confirmed it on one, the reply has the writeConcernError at its top, as a mongos' has, and
+// whoever keeps the record of the command is told.
 func TestDDLThatIsNotConfirmed(t *testing.T) {
 	for _, cmd := range []bson.D{
 		d("collMod", "c", "validator", bson.D{}),
@@ -86,7 +87,8 @@ func TestDDLThatIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// replyTo runs a command and returns the reply as it is sent, with an error only where that has ok:0.
+// replyTo runs a command and returns the reply as it is sent, with an error only where that has
+// ok:0.
 func (e *writeEnv) replyTo(cmd bson.D) (bson.Raw, error) {
 	e.t.Helper()
 	raw, err := e.client.Database(e.db).RunCommand(e.t.Context(), cmd).Raw()
@@ -96,8 +98,8 @@ func (e *writeEnv) replyTo(cmd bson.D) (bson.Raw, error) {
 	return raw, err
 }
 
-// TestDropsOfADatabaseAreConfirmed: what a dropped database has besides collections is dropped with a majority's
-// confirmation, and not taken for gone without.
+// TestDropsOfADatabaseAreConfirmed: what a dropped database has besides collections is dropped with
+// a majority's confirmation, and not taken for gone without.
 func TestDropsOfADatabaseAreConfirmed(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer backendtest.Answer

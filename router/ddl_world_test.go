@@ -67,7 +67,7 @@ func (w *ddlWorld) shard(coll, field string) *catalog.Map {
 	}
 	const quarter = 1 << 62
 	for i, id := range []string{"b1", "b2", "b3", "b1"} {
-		p := catalog.Partition{Backend: id, Physical: catalog.PhysicalName(coll, number, 1, i)}
+		p := catalog.Partition{Backend: id, Physical: catalog.PhysicalName("db", coll, number, 1, i)}
 		p.Range.Lo = shardkey.Position(uint64(i) * quarter)
 		if i < 3 {
 			p.Range.Hi = shardkey.Position(uint64(i+1) * quarter)

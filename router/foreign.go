@@ -55,7 +55,7 @@ func (r *Router) foreignHome(ctx context.Context, backend, stage, ns string) (*p
 	case c == nil:
 		return nil, coll, nil
 	case c.Dropped():
-		return nil, catalog.PhysicalName(coll, 0, 0, 0), nil // no home ever has this name: it is empty
+		return nil, catalog.PhysicalName(db, coll, 0, 0, 0), nil // no home ever has this name: it is empty
 	case c.Sharded() && stage == "$out": // not on any router: the collection is replaced as a whole
 		return nil, "", wire.Errorf(wire.NamespaceCannotBeSharded, "namespace '%s' is sharded so it can't be used for $out", ns)
 	case len(c.Parts) != 1 || c.Sharded() && writesTo(stage):

@@ -91,7 +91,7 @@ var hotAnswers = map[string]func(db string) backendtest.Script{
 	"a duplicate, and late": duplicate(true),
 	"a text that names a home": func(db string) backendtest.Script {
 		return func(c backendtest.Command) backendtest.Answer {
-			return backendtest.Err(2, "BadValue", "no "+db+"."+catalog.PhysicalName("c", 1, 0, 1)+" here")
+			return backendtest.Err(2, "BadValue", "no "+db+"."+catalog.PhysicalName("db", "c", 1, 0, 1)+" here")
 		}
 	},
 	"an error with labels": failingTimes(1, 211, "Label"),

@@ -357,7 +357,7 @@ func decisionRouter(collections, partitions int) *Router {
 		ns := "db.c" + itoa(i)
 		m := &catalog.Map{NS: ns, V: 1, Key: &key, Hash: shardkey.HashName, UUID: catalog.NewUUID()}
 		for j, r := range shardkey.Even(partitions) {
-			m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b0", Physical: catalog.PhysicalName("c"+itoa(i), 1, 0, j)})
+			m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b0", Physical: catalog.PhysicalName("db", "c"+itoa(i), 1, 0, j)})
 		}
 		snap.Maps[ns] = m
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// maxNS is the longest namespace, in bytes (mongod from 4.4).
-const maxNS = 255
+// maxNS is the longest namespace, in bytes.
+const maxNS = catalog.MaxNS
 
 // checkDB refuses database names that mongos refuses, and those that are ours.
 func checkDB(db string) error {
@@ -31,7 +31,7 @@ func checkCollection(db, coll string) error {
 	case coll == "" || coll[0] == '.' || strings.IndexByte(coll, 0) >= 0 || strings.IndexByte(coll, '$') >= 0 && coll != "$cmd.aggregate":
 		return wire.Errorf(wire.InvalidNamespace, "Invalid namespace specified '%s.%s'", db, coll)
 	case len(db)+1+len(coll) > maxNS:
-		return wire.Errorf(wire.InvalidNamespace, "Fully qualified namespace is too long: '%s.%s' is longer than %d bytes", db, coll, maxNS)
+		return wire.Errorf(wire.InvalidNamespace, "Fully qualified namespace is too long. Namespace: %s.%s Max: %d", db, coll, maxNS)
 	case catalog.IsPhysicalName(coll):
 		return wire.Errorf(wire.InvalidNamespace, "Invalid namespace specified '%s.%s': names that end in '@' and a partition's number are reserved", db, coll)
 	}

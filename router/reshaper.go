@@ -35,9 +35,10 @@ type Reshaper interface {
 	// MovePrimary moves a database's unsharded collections to a backend and makes that its primary. 70 for a backend, 26 for
 	// a database that is not known.
 	MovePrimary(ctx context.Context, db, to string) error
-	// Everywhere runs do, which sends a DDL command to all parts of ns, so that another proxy finishes it, or undoes it, if this one dies half-way. The
-	// caller is inside the gates of the parts. A *backend.UnconfirmedError of do is returned: the command was done, and is repeated in the background until a majority
-	// has it everywhere.
+	// Everywhere runs do, which sends a DDL command to all parts of ns, so that another proxy
+	// finishes it, or undoes it, if this one dies half-way. The caller is inside the gates of the
+	// parts. A *backend.UnconfirmedError of do is returned: the command was done, and is repeated
+	// in the background until a majority has it everywhere.
 	Everywhere(ctx context.Context, ns string, parts []*partition.Part, command bson.Raw, do func(context.Context) error) error
 	// MaxPartitionBytes is the size in bytes beyond which a partition of ns is split.
 	MaxPartitionBytes(ns string) int64

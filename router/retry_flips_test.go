@@ -229,7 +229,7 @@ func TestRetryAfterManyReplaced(t *testing.T) {
 	m := &catalog.Map{NS: e.db + ".c", V: 3, Key: &p, Hash: shardkey.HashName, UUID: catalog.NewUUID(),
 		Partitions: []catalog.Partition{{Range: shardkey.Even(1)[0], Backend: "b2", Physical: "c@3.0.0"}}}
 	for i := range 2 * fewHomes {
-		m.Retired = append(m.Retired, catalog.OldHome{Backend: "b0", Physical: catalog.PhysicalName("c", 1, 0, i), Marker: bson.Timestamp{T: 100, I: 5}, FlippedAt: time.Now()})
+		m.Retired = append(m.Retired, catalog.OldHome{Backend: "b0", Physical: catalog.PhysicalName("db", "c", 1, 0, i), Marker: bson.Timestamp{T: 100, I: 5}, FlippedAt: time.Now()})
 	}
 	e.apply(m)
 	executedAt := partition.Home{Backend: "b0", DB: e.db, Physical: m.Retired[fewHomes].Physical}

@@ -46,7 +46,7 @@ func TestTransactionMeetsMove(t *testing.T) {
 		next.V, next.Partitions = next.V+1, slices.Clone(c.Map.Partitions)
 		for i := range next.Partitions {
 			if next.Partitions[i].Physical == h.Physical && next.Partitions[i].Backend == h.Backend {
-				next.Partitions[i].Backend, next.Partitions[i].Physical = to, catalog.PhysicalName("c", uint64(70+next.V), 0, 0)
+				next.Partitions[i].Backend, next.Partitions[i].Physical = to, catalog.PhysicalName("db", "c", uint64(70+next.V), 0, 0)
 			}
 		}
 		e.apply(&next)

@@ -351,7 +351,7 @@ func TestTransactionMeetsNoFlip(t *testing.T) {
 	next.V, next.Partitions = 2, slices.Clone(c.Map.Partitions)
 	for i := range next.Partitions {
 		if next.Partitions[i].Physical == home(b).Physical {
-			next.Partitions[i].Physical = catalog.PhysicalName("c", 77, 0, 0)
+			next.Partitions[i].Physical = catalog.PhysicalName("db", "c", 77, 0, 0)
 		}
 	}
 	e.apply(&next)
@@ -367,7 +367,7 @@ func TestTransactionMeetsNoFlip(t *testing.T) {
 	if n := e.router.AbortTransactionsOn([]partition.Home{home(a)}, "a split has waited for it"); n != 0 {
 		t.Errorf("%d aborted that never touched it", n)
 	}
-	if n := e.router.AbortTransactionsOn([]partition.Home{{Backend: "b0", DB: e.db, Physical: catalog.PhysicalName("c", 77, 0, 0)}}, "a split has waited for it"); n != 1 {
+	if n := e.router.AbortTransactionsOn([]partition.Home{{Backend: "b0", DB: e.db, Physical: catalog.PhysicalName("db", "c", 77, 0, 0)}}, "a split has waited for it"); n != 1 {
 		t.Errorf("%d aborted", n)
 	}
 	e.settled()

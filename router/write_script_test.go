@@ -255,7 +255,7 @@ func (e *writeEnv) flipped(marker bson.Timestamp) (old partition.Home) {
 	ns := e.db + ".c"
 	m := &catalog.Map{NS: ns, V: 2, Key: &p, Hash: shardkey.HashName, UUID: catalog.NewUUID()}
 	for i, r := range shardkey.Even(2) {
-		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b" + itoa(i+1), Physical: catalog.PhysicalName("c", 9, 0, i)})
+		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b" + itoa(i+1), Physical: catalog.PhysicalName("db", "c", 9, 0, i)})
 	}
 	m.Retired = []catalog.OldHome{{Backend: "b0", Physical: "c@1.0.0", Marker: marker, FlippedAt: time.Now()}}
 	next := *e.snap

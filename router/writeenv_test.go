@@ -124,7 +124,7 @@ func (e *writeEnv) shard(name, key string, n int) *mongo.Collection {
 	ns := e.db + "." + name
 	m := &catalog.Map{NS: ns, V: 1, Key: &p, Hash: shardkey.HashName, UUID: catalog.NewUUID()}
 	for i, r := range shardkey.Even(n) {
-		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b" + itoa(i%3), Physical: catalog.PhysicalName(name, uint64(i+1), 0, i)})
+		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b" + itoa(i%3), Physical: catalog.PhysicalName("db", name, uint64(i+1), 0, i)})
 	}
 	next := *e.snap
 	next.Maps = map[string]*catalog.Map{ns: m}

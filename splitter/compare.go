@@ -68,7 +68,8 @@ func (r *reshape) compare(ctx context.Context) ([]bson.RawValue, error) {
 	return l.ids(), nil
 }
 
-// sameDocument reports whether two documents are byte for byte the same, but for the place of _id, which no copy keeps.
+// sameDocument reports whether two documents are byte for byte the same, but for the place of _id,
+// which no copy keeps.
 func sameDocument(a, b bson.Raw) bool {
 	return bytes.Equal(a, b) || bytes.Equal(idFirst(a), idFirst(b))
 }

@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// ddlTries is how often a command that changes a home's metadata is sent until a majority has confirmed it.
+	// ddlTries is how often a command that changes a home's metadata is sent until a majority has
+	// confirmed it.
 	ddlTries = 5
 	// ddlPause is the first pause between two tries; it doubles.
 	ddlPause = 50 * time.Millisecond
 )
 
-// passing reports whether an error may not come again: the backend could not be reached, has no primary at the moment,
-// or has executed the command without a majority's confirmation.
+// passing reports whether an error may not come again: the backend could not be reached, has no
+// primary at the moment, or has executed the command without a majority's confirmation.
 func passing(err error) bool {
 	var unconfirmed *backend.UnconfirmedError
 	return errors.As(err, &unconfirmed) || unreached(wire.AsError(err))
@@ -37,9 +38,10 @@ func ifPassing(err error) error {
 	return err
 }
 
-// changeHome runs a command that changes a home's metadata and returns nil when a majority has confirmed it. It repeats
-// the command while the outcome is open, so the command must be safe to repeat. already is the code by which a server
-// says that there is nothing to do; that counts when a majority has what made it so.
+// changeHome runs a command that changes a home's metadata and returns nil when a majority has
+// confirmed it. It repeats the command while the outcome is open, so the command must be safe to
+// repeat. already is the code by which a server says that there is nothing to do; that counts when
+// a majority has what made it so.
 func (s *Splitter) changeHome(ctx context.Context, h partition.Home, cmd bson.D, already wire.Code) error {
 	cmd = append(cmd[:len(cmd):len(cmd)], majority)
 	wait, before := ddlPause, ""
@@ -51,8 +53,9 @@ func (s *Splitter) changeHome(ctx context.Context, h partition.Home, cmd bson.D,
 		case err == nil:
 			return nil
 		case done:
-			// An earlier try may have done it on this primary only. When the confirmations before and after an answer
-			// are of one term, one primary has given both, and the answer between them.
+			// An earlier try may have done it on this primary only. When the confirmations before
+			// and after an answer are of one term, one primary has given both, and the answer
+			// between them.
 			term, cerr := s.confirm(ctx, h.Backend)
 			if cerr == nil && (term == noTerm || term == before) {
 				return nil
@@ -81,9 +84,9 @@ func (s *Splitter) changeHome(ctx context.Context, h partition.Home, cmd bson.D,
 // noTerm is the term of a server that has none: a standalone.
 const noTerm = "none"
 
-// confirm waits until a majority has all that a backend's primary has done so far. It returns the term of that primary,
-// by which two confirmations are known to be of one primary without another one between them. A delete that matches
-// nothing makes a server wait for its latest write of all.
+// confirm waits until a majority has all that a backend's primary has done so far. It returns the
+// term of that primary, by which two confirmations are known to be of one primary without another
+// one between them. A delete that matches nothing makes a server wait for its latest write of all.
 func (s *Splitter) confirm(ctx context.Context, backendID string) (term string, err error) {
 	b := s.cfg.Backends.Get(backendID)
 	if b == nil {

@@ -19,8 +19,9 @@ func elected(term byte) backendtest.Answer {
 	return backendtest.OK(bson.E{Key: "n", Value: int32(0)}, bson.E{Key: "electionId", Value: bson.ObjectID{0x7f, 0xff, 0xff, 0xff, 11: term}})
 }
 
-// TestChangesOfAHomeCountWhenConfirmed: what changes a home's metadata is repeated until a majority has confirmed it.
-// "There is nothing to do" counts when one primary has said so between two confirmations.
+// TestChangesOfAHomeCountWhenConfirmed: what changes a home's metadata is repeated until a majority
+// has confirmed it. "There is nothing to do" counts when one primary has said so between two
+// confirmations.
 func TestChangesOfAHomeCountWhenConfirmed(t *testing.T) {
 	late := unconfirmed(64, "WriteConcernFailed", "waiting for replication timed out")
 	down := unconfirmed(91, "ShutdownInProgress", "Replication is being shut down")
@@ -84,8 +85,8 @@ func TestChangesOfAHomeCountWhenConfirmed(t *testing.T) {
 	}
 }
 
-// TestCreationCountsWhenConfirmed: nothing is done with a collection whose creation a majority has not confirmed. An
-// index would make it anew, without its options, if the creation is undone.
+// TestCreationCountsWhenConfirmed: nothing is done with a collection whose creation a majority has
+// not confirmed. An index would make it anew, without its options, if the creation is undone.
 func TestCreationCountsWhenConfirmed(t *testing.T) {
 	r, server := scripted(t, 1, backendtest.ReplicaSet("rs"), func(cmd backendtest.Command) backendtest.Answer {
 		if cmd.Name == "create" {
@@ -104,8 +105,8 @@ func TestCreationCountsWhenConfirmed(t *testing.T) {
 	}
 }
 
-// TestDDLIsNotUndoneWhileUnconfirmed: a DDL command that is repeated on all parts and not confirmed on one is neither
-// over nor refused: indexes stay, and so does the record.
+// TestDDLIsNotUndoneWhileUnconfirmed: a DDL command that is repeated on all parts and not confirmed
+// on one is neither over nor refused: indexes stay, and so does the record.
 func TestDDLIsNotUndoneWhileUnconfirmed(t *testing.T) {
 	r, server := scripted(t, 1, backendtest.ReplicaSet("rs"), func(cmd backendtest.Command) backendtest.Answer {
 		if cmd.Body.Lookup(cmd.Name).StringValue() == "c@1.0.1" {
@@ -115,7 +116,7 @@ func TestDDLIsNotUndoneWhileUnconfirmed(t *testing.T) {
 	})
 	var parts []*partition.Part
 	for i := range 2 {
-		parts = append(parts, &partition.Part{Home: partition.Home{Backend: "b", DB: "db", Physical: catalog.PhysicalName("c", 1, 0, i)}})
+		parts = append(parts, &partition.Part{Home: partition.Home{Backend: "b", DB: "db", Physical: catalog.PhysicalName("db", "c", 1, 0, i)}})
 	}
 	command := raw(t, bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "a", Value: 1}}}, {Key: "name", Value: "a_1"}}}}})
 	if err := r.s.settleDDL(t.Context(), &catalog.Reshape{NS: "db.c", Command: command}, parts, true); err == nil || wire.AsError(err).Code != 64 {
@@ -126,7 +127,8 @@ func TestDDLIsNotUndoneWhileUnconfirmed(t *testing.T) {
 	}
 }
 
-// TestExpiryCountsWhenConfirmed: an expiry that was set and not confirmed is not given up as one that is refused.
+// TestExpiryCountsWhenConfirmed: an expiry that was set and not confirmed is not given up as one
+// that is refused.
 func TestExpiryCountsWhenConfirmed(t *testing.T) {
 	ix := bson.D{{Key: "v", Value: 2}, {Key: "key", Value: bson.D{{Key: "at", Value: 1}}}, {Key: "name", Value: "at_1"}}
 	r, server := scripted(t, 1, backendtest.ReplicaSet("rs"), func(cmd backendtest.Command) backendtest.Answer {
@@ -147,8 +149,9 @@ func TestExpiryCountsWhenConfirmed(t *testing.T) {
 	}
 }
 
-// TestInsertsNameTheirCollection: from 6.0 on a server refuses an insert with the UUID of a collection that is not
-// there, instead of making one. Before, and for time series, whose UUID is another collection's, none is sent.
+// TestInsertsNameTheirCollection: from 6.0 on a server refuses an insert with the UUID of a
+// collection that is not there, instead of making one. Before, and for time series, whose UUID is
+// another collection's, none is sent.
 func TestInsertsNameTheirCollection(t *testing.T) {
 	uuid := catalog.NewUUID()
 	for name, c := range map[string]struct {

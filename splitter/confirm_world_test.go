@@ -25,7 +25,8 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// between passes commands on to a server, each connection over one of its own, and lets a test change the replies.
+// between passes commands on to a server, each connection over one of its own, and lets a test
+// change the replies.
 type between struct {
 	t  *testing.T
 	to string
@@ -34,6 +35,9 @@ type between struct {
 	conns map[int]net.Conn
 	// alter returns the reply that is passed on instead, nil for the server's own.
 	alter func(cmd backendtest.Command, reply bson.Raw) bson.D
+	// refuse, if not nil, answers instead of the server, which is not asked then; nil where the
+	// server is to be asked.
+	refuse func(cmd backendtest.Command) *backendtest.Answer
 }
 
 func newBetween(t *testing.T, to string) (*between, *backendtest.Server) {
@@ -65,6 +69,11 @@ func (b *between) conn(n int) (net.Conn, error) {
 }
 
 func (b *between) answer(cmd backendtest.Command) backendtest.Answer {
+	if b.refuse != nil {
+		if a := b.refuse(cmd); a != nil {
+			return *a
+		}
+	}
 	c, err := b.conn(cmd.Conn)
 	if err != nil {
 		return backendtest.Cut()
@@ -100,9 +109,9 @@ func unconfirmed(reply bson.Raw) bson.D {
 		{Key: "errmsg", Value: "Replication is being shut down"}}})
 }
 
-// TestStepDownUndoesAnOutput: a step-down before its majority undoes what made an output. The next insert, or the next
-// index, would make it anew without its options and unique indexes. A split begins anew then, and its outputs are like
-// the collection.
+// TestStepDownUndoesAnOutput: a step-down before its majority undoes what made an output. The next
+// insert, or the next index, would make it anew without its options and unique indexes. A split
+// begins anew then, and its outputs are like the collection.
 func TestStepDownUndoesAnOutput(t *testing.T) {
 	for name, undo := range map[string]struct {
 		after string
@@ -182,8 +191,8 @@ func TestStepDownUndoesAnOutput(t *testing.T) {
 	}
 }
 
-// TestOutputThatIsAnotherCollection: an output that was made anew behind the reshape's back, like the first one but for
-// its UUID or an index, is not put in place.
+// TestOutputThatIsAnotherCollection: an output that was made anew behind the reshape's back, like
+// the first one but for its UUID or an index, is not put in place.
 func TestOutputThatIsAnotherCollection(t *testing.T) {
 	for name, spoil := range map[string]func(db *mongo.Database, coll string) error{
 		"its index is gone": func(db *mongo.Database, coll string) error {
@@ -242,9 +251,9 @@ func TestOutputThatIsAnotherCollection(t *testing.T) {
 	}
 }
 
-// TestDDLThatIsNotConfirmedStaysOnRecord: a DDL command that was done on all parts and is not confirmed on one may be
-// undone there. Its record stays, so that it is repeated until a majority has it everywhere; a command that is
-// confirmed leaves none.
+// TestDDLThatIsNotConfirmedStaysOnRecord: a DDL command that was done on all parts and is not
+// confirmed on one may be undone there. Its record stays, so that it is repeated until a majority
+// has it everywhere; a command that is confirmed leaves none.
 func TestDDLThatIsNotConfirmedStaysOnRecord(t *testing.T) {
 	command := bson.Raw(mustMarshal(t, bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "a", Value: 1}}}, {Key: "name", Value: "a_1"}}}}}))
 	w := newWorld(t, func(cfg *splitter.Config) {

@@ -15,10 +15,12 @@ import (
 // kindDDL is the kind of records of commands that are to reach all partitions of a collection or none.
 const kindDDL = "ddl"
 
-// Everywhere runs do, which sends a DDL command to all of a collection's parts, with a record of it in the catalog: when this process dies half-way, another
-// one finishes the command or undoes it. The caller is inside the parts' gates. It does not wait for a reshape of the collection: that brings to its outputs what its
-// inputs were given. One DDL command of a collection runs at a time. An *backend.UnconfirmedError of do says that the command was done on all parts and not confirmed on some: it
-// is repeated in the background, and returned.
+// Everywhere runs do, which sends a DDL command to all of a collection's parts, with a record of it
+// in the catalog: when this process dies half-way, another one finishes the command or undoes it.
+// The caller is inside the parts' gates. It does not wait for a reshape of the collection: that
+// brings to its outputs what its inputs were given. One DDL command of a collection runs at a time.
+// An *backend.UnconfirmedError of do says that the command was done on all parts and not confirmed
+// on some: it is repeated in the background, and returned.
 func (s *Splitter) Everywhere(ctx context.Context, ns string, parts []*partition.Part, command bson.Raw, do func(context.Context) error) error {
 	if err := s.awaitSettled(ctx, ns, len(parts) < 2); err != nil {
 		return err
@@ -43,8 +45,8 @@ func (s *Splitter) Everywhere(ctx context.Context, ns string, parts []*partition
 	case err == nil:
 		return s.cfg.Catalog.DeleteReshape(context.WithoutCancel(ctx), rec)
 	case errors.As(err, &unconfirmed):
-		// A change of a primary may undo it on one part. Whoever takes the record over repeats the command until a
-		// majority has it everywhere.
+		// A change of a primary may undo it on one part. Whoever takes the record over repeats the
+		// command until a majority has it everywhere.
 		s.log.Warn().Err(err).Str("ns", ns).Msg("a DDL command was done and not confirmed by a majority; it is repeated in the background")
 		return err
 	}
@@ -127,8 +129,8 @@ func (s *Splitter) settleDDL(ctx context.Context, rec *catalog.Reshape, parts []
 	return s.dropPartial(ctx, rec, parts)
 }
 
-// alreadyDone has the codes by which servers say that a repeated command has nothing to do, for those that do not
-// answer ok.
+// alreadyDone has the codes by which servers say that a repeated command has nothing to do, for
+// those that do not answer ok.
 var alreadyDone = map[string]wire.Code{"dropIndexes": wire.IndexNotFound, "deleteIndexes": wire.IndexNotFound}
 
 // unreached reports whether an error says nothing of the command: its backend cannot be reached, or has no primary now.

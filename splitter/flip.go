@@ -112,9 +112,9 @@ func (r *reshape) close(ctx context.Context, ends int64, like protocol.Closing) 
 	return nil
 }
 
-// sameIndexes compares indexes and options of inputs and outputs: DDL that came to the inputs meanwhile, or an output
-// that is not what was made, makes the attempt begin anew. When documents expire may differ; the outputs' indexes get
-// that after the flip.
+// sameIndexes compares indexes and options of inputs and outputs: DDL that came to the inputs
+// meanwhile, or an output that is not what was made, makes the attempt begin anew. When documents
+// expire may differ; the outputs' indexes get that after the flip.
 func (r *reshape) sameIndexes(ctx context.Context) error {
 	checks := make([]func() error, 0, len(r.inputs)+len(r.outputs))
 	for _, p := range r.inputs {

@@ -35,8 +35,8 @@ type writeSession struct {
 
 const documentsList = "documents"
 
-// knowsCollectionUUID is the wire version from which servers (6.0) refuse a write, with 361, that names the UUID of
-// another collection than the one it finds, or finds none.
+// knowsCollectionUUID is the wire version from which servers (6.0) refuse a write, with 361, that
+// names the UUID of another collection than the one it finds, or finds none.
 const knowsCollectionUUID = 17
 
 // newInsertion begins an insert into an output, for about so many bytes.
@@ -49,7 +49,8 @@ func (r *reshape) newInsertion(o output, size int) (*insertion, error) {
 	in := &insertion{b: b, h: h}
 	cmd := bson.D{{Key: "insert", Value: h.Physical}, {Key: "ordered", Value: r.info.special()}, {Key: "bypassDocumentValidation", Value: true}, majority}
 	if o.made.hasUUID && field(o.made.options, "timeseries") == nil && b.MaxWireVersion() >= knowsCollectionUUID {
-		// So that an insert which finds no collection does not make one, without its options and indexes.
+		// So that an insert which finds no collection does not make one, without its options and
+		// indexes.
 		cmd = append(cmd, bson.E{Key: "collectionUUID", Value: o.made.uuid})
 	}
 	if b.Kind() != backend.KindStandalone {
@@ -106,8 +107,9 @@ func (r *reshape) send(ctx context.Context, in *insertion) error {
 	return err
 }
 
-// deliver sends a message of the insertion's session until its outcome is known, and returns the places of what was
-// refused. Equal entries of unique indexes are a duplicateError, anything else has the attempt begin anew.
+// deliver sends a message of the insertion's session until its outcome is known, and returns the
+// places of what was refused. Equal entries of unique indexes are a duplicateError, anything else
+// has the attempt begin anew.
 func (r *reshape) deliver(ctx context.Context, in *insertion, msg []byte) (refused map[int]bool, err error) {
 	tries := insertTries
 	if in.session == nil {

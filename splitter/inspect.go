@@ -245,9 +245,10 @@ func (s *Splitter) noArrays(ctx context.Context, h partition.Home, key shardkey.
 	return nil
 }
 
-// create makes a physical collection with the options and indexes of another, and with an index on the shard key if
-// there is one. It returns when a majority has the collection as it is to be, with how a server lists it. It does not
-// repeat the making: whoever meets an error that passes begins anew under another name.
+// create makes a physical collection with the options and indexes of another, and with an index on
+// the shard key if there is one. It returns when a majority has the collection as it is to be, with
+// how a server lists it. It does not repeat the making: whoever meets an error that passes begins
+// anew under another name.
 func (s *Splitter) create(ctx context.Context, h partition.Home, like collectionInfo, key *shardkey.Pattern) (made collectionInfo, err error) {
 	cmd := bson.D{{Key: "create", Value: h.Physical}}
 	for _, o := range like.options {
@@ -262,7 +263,8 @@ func (s *Splitter) create(ctx context.Context, h partition.Home, like collection
 	if _, err := s.run(ctx, h, append(cmd, majority)); err != nil {
 		return made, err
 	}
-	// Only now: making an index of a collection that a change of the primary has undone would make it anew, without its options.
+	// Only now: making an index of a collection that a change of the primary has undone would make
+	// it anew, without its options.
 	if err := s.createIndexes(ctx, h, like.indexes); err != nil {
 		return made, err
 	}

@@ -125,7 +125,7 @@ func (s *Splitter) emptyMap(ctx context.Context, c *partition.Collection, key sh
 	m.Key, m.Hash = &key, shardkey.HashName
 	group := max(1, parts/len(ids))
 	for i, r := range shardkey.Even(parts) {
-		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: ids[i/group%len(ids)], Physical: catalog.PhysicalName(c.Name, number, 0, i)})
+		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: ids[i/group%len(ids)], Physical: catalog.PhysicalName(c.DB, c.Name, number, 0, i)})
 	}
 	return m, nil
 }
@@ -175,7 +175,7 @@ func (s *Splitter) Create(ctx context.Context, ns string, options bson.Raw) erro
 		if err != nil {
 			return nil, err
 		}
-		home.Physical = catalog.PhysicalName(c.Name, number, 0, 0)
+		home.Physical = catalog.PhysicalName(c.DB, c.Name, number, 0, 0)
 		e.m, e.outputs = s.nextMap(c), []partition.Home{home}
 		e.m.Partitions = []catalog.Partition{{Backend: home.Backend, Physical: home.Physical}}
 		e.make = func(ctx context.Context) error {

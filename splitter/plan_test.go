@@ -53,7 +53,7 @@ func sharded(t *testing.T, parts int) *partition.Collection {
 	m := &catalog.Map{NS: "db.c", V: 7, UUID: catalog.NewUUID(), Epoch: bson.NewObjectID(), Key: &key, Hash: shardkey.HashName,
 		Retired: []catalog.OldHome{{Backend: "b1", Physical: "c@1.0.0", FlippedAt: time.Now().Add(-12 * time.Hour)}, {Backend: "b1", Physical: "c", FlippedAt: time.Now().Add(12 * time.Hour)}}}
 	for i, r := range shardkey.Even(parts) {
-		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b1", Physical: catalog.PhysicalName("c", 2, 0, i), Birth: bson.Timestamp{T: 3}})
+		m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b1", Physical: catalog.PhysicalName("db", "c", 2, 0, i), Birth: bson.Timestamp{T: 3}})
 	}
 	table := partition.NewTable()
 	before := *m
@@ -69,7 +69,7 @@ func TestMapOfFlip(t *testing.T) { synctest.Test(t, testMapOfFlip) }
 
 func testMapOfFlip(t *testing.T) {
 	home := func(i int) partition.Home {
-		return partition.Home{Backend: "b2", DB: "db", Physical: catalog.PhysicalName("c", 9, 0, i)}
+		return partition.Home{Backend: "b2", DB: "db", Physical: catalog.PhysicalName("db", "c", 9, 0, i)}
 	}
 	for _, c := range []struct {
 		kind    string

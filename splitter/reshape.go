@@ -183,7 +183,7 @@ func (r *reshape) begin(ctx context.Context) error {
 	}
 	for i := range r.outputs {
 		r.outputs[i].DB = r.coll.DB
-		r.outputs[i].Physical = catalog.PhysicalName(r.coll.Name, number, 0, i)
+		r.outputs[i].Physical = catalog.PhysicalName(r.coll.DB, r.coll.Name, number, 0, i)
 	}
 	r.rec, err = r.s.record(ctx, r.coll.NS, r.kind, homesOfParts(r.inputs), homesOfOutputs(r.outputs))
 	if err == nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/shardway/shardway/shardkey"
 )
 
-// The options and indexes of a copy are compared with those of what it was made like. Servers of different versions
-// list the same thing with small differences: a default that is written out, a number of another type, the version of a
-// format. Those do not count.
+// The options and indexes of a copy are compared with those of what it was made like. Servers of
+// different versions list the same thing with small differences: a default that is written out, a
+// number of another type, the version of a format. Those do not count.
 
-// lacks says what a home lacks, or has too much, to be a copy of want; "" for nothing. An index on the shard key, if
-// there is a key, may come on top.
+// lacks says what a home lacks, or has too much, to be a copy of want; "" for nothing. An index on
+// the shard key, if there is a key, may come on top.
 func (i *collectionInfo) lacks(want collectionInfo, key *shardkey.Pattern) string {
 	switch {
 	case !i.exists:
@@ -45,8 +45,8 @@ func (i *collectionInfo) lacks(want collectionInfo, key *shardkey.Pattern) strin
 	return ""
 }
 
-// sameCollection reports whether two looks at a name have seen one collection. Before 8.0 a time-series collection and a
-// view have no UUID; those are told apart by nothing.
+// sameCollection reports whether two looks at a name have seen one collection. Before 8.0 a
+// time-series collection and a view have no UUID; those are told apart by nothing.
 func (i *collectionInfo) sameCollection(o collectionInfo) bool {
 	return !i.hasUUID || !o.hasUUID || bytes.Equal(i.uuid.Data, o.uuid.Data)
 }
@@ -85,8 +85,8 @@ func plainIndex(ix bson.D) map[string]any {
 	return m
 }
 
-// unordered is an option's value as a map if it is a document: the order of its fields says nothing. A collation's
-// version does not either.
+// unordered is an option's value as a map if it is a document: the order of its fields says
+// nothing. A collation's version does not either.
 func unordered(v any) any {
 	d, ok := v.(bson.D)
 	if !ok {
@@ -101,7 +101,8 @@ func unordered(v any) any {
 	return m
 }
 
-// differentField is the first name, in alphabetical order, whose values are not the same; "" if there is none.
+// differentField is the first name, in alphabetical order, whose values are not the same; "" if
+// there is none.
 func differentField(a, b map[string]any) string {
 	var names []string
 	for name := range a {

@@ -9,7 +9,8 @@ import (
 	"github.com/shardway/shardway/shardkey"
 )
 
-// TestOutputsAreLikeTheirInputs: what a copy lacks of the collection that it is a copy of, and what is no difference.
+// TestOutputsAreLikeTheirInputs: what a copy lacks of the collection that it is a copy of, and what
+// is no difference.
 func TestOutputsAreLikeTheirInputs(t *testing.T) {
 	key, err := shardkey.ParsePattern(raw(t, bson.D{{Key: "k", Value: "hashed"}}))
 	if err != nil {
@@ -56,7 +57,8 @@ func TestOutputsAreLikeTheirInputs(t *testing.T) {
 	}
 }
 
-// TestSameCollection: two looks have seen one collection unless both have seen a UUID, and not the same.
+// TestSameCollection: two looks have seen one collection unless both have seen a UUID, and not the
+// same.
 func TestSameCollection(t *testing.T) {
 	one, other := collectionInfo{hasUUID: true, uuid: catalog.NewUUID()}, collectionInfo{hasUUID: true, uuid: catalog.NewUUID()}
 	none := collectionInfo{uuid: catalog.NewUUID()}

@@ -18,9 +18,9 @@ type scan struct {
 	b     *backend.Backend
 	h     partition.Home
 	batch int32
-	// lsid is the session that the server's cursor belongs to. A cursor in a session lives as long as the session, so it
-	// needs no noCursorTimeout, which servers refuse (168) on views and time-series collections; and it ends when this
-	// process does.
+	// lsid is the session that the server's cursor belongs to. A cursor in a session lives as long
+	// as the session, so it needs no noCursorTimeout, which servers refuse (168) on views and
+	// time-series collections; and it ends when this process does.
 	lsid bson.D
 	// rested ends what renews the session, and waits for that.
 	rested func()
@@ -62,9 +62,9 @@ func (s *Splitter) scan(ctx context.Context, h partition.Home, batch int, sort b
 	return c, nil
 }
 
-// renewEvery is how often the session of a scan is renewed. A server ends a session, and its cursors with it, that was
-// not used for 30 minutes; a scan may rest for longer between two batches, as when it meets few documents of the
-// other side, or its bytes are bounded.
+// renewEvery is how often the session of a scan is renewed. A server ends a session, and its
+// cursors with it, that was not used for 30 minutes; a scan may rest for longer between two
+// batches, as when it meets few documents of the other side, or its bytes are bounded.
 const renewEvery = time.Minute
 
 // renewSession renews a session on a host until the function that it returns is called.

@@ -9,8 +9,8 @@ import (
 	"github.com/shardway/shardway/backend/backendtest"
 )
 
-// TestScanOfATimeSeries: a server reads a time-series collection or a view by an aggregation, which takes no
-// noCursorTimeout.
+// TestScanOfATimeSeries: a server reads a time-series collection or a view by an aggregation, which
+// takes no noCursorTimeout.
 func TestScanOfATimeSeries(t *testing.T) {
 	r, _ := scripted(t, 1, backendtest.ReplicaSet("rs"), func(cmd backendtest.Command) backendtest.Answer {
 		if _, err := cmd.Body.LookupErr("noCursorTimeout"); err == nil {
@@ -28,8 +28,8 @@ func TestScanOfATimeSeries(t *testing.T) {
 	}
 }
 
-// TestScanThatRestsKeepsItsSession: while nobody asks for the next batch, the session of the cursor is renewed on the
-// cursor's own host, and not any more when the scan is closed.
+// TestScanThatRestsKeepsItsSession: while nobody asks for the next batch, the session of the cursor
+// is renewed on the cursor's own host, and not any more when the scan is closed.
 func TestScanThatRestsKeepsItsSession(t *testing.T) {
 	renewed := make(chan backendtest.Command, 1000)
 	r, server := scripted(t, 1, backendtest.ReplicaSet("rs"), func(cmd backendtest.Command) backendtest.Answer {

@@ -106,7 +106,7 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 		if needed {
 			continue
 		}
-		if err := s.upToDate(ctx, id, ns); err != nil {
+		if err := s.upToDate(ctx, h); err != nil {
 			return err
 		}
 		s.log.Info().Str("backend", id).Str("db", db).Str("physical", name).Msg("dropping a physical collection that nothing names")
@@ -118,27 +118,28 @@ func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
 	return nil
 }
 
-// upToDate refuses a catalog that knows less than a backend: a floor there says that ns has had a version which the catalog has not, as when that was
-// restored from a backup.
-func (s *Splitter) upToDate(ctx context.Context, id, ns string) error {
-	b := s.cfg.Backends.Get(id)
+// upToDate refuses a catalog that knows less than a backend: a floor there says that a namespace
+// after which a physical collection may be named has had a version which the catalog has not, as
+// when that was restored from a backup.
+func (s *Splitter) upToDate(ctx context.Context, h partition.Home) error {
+	b := s.cfg.Backends.Get(h.Backend)
 	if b == nil {
-		return wire.Errorf(wire.ShardNotFound, "backend '%s' has left", id)
+		return wire.Errorf(wire.ShardNotFound, "backend '%s' has left", h.Backend)
 	}
 	floors, err := member.BoardOf(b).Floors(ctx)
 	if err != nil {
 		return err
 	}
 	for _, f := range floors {
-		if f.NS != ns {
+		if db, coll := catalog.SplitNS(f.NS); db != h.DB || !catalog.IsNamedAfter(h.Physical, db, coll) {
 			continue
 		}
-		m, err := s.cfg.Catalog.NewestMap(ctx, ns)
+		m, err := s.cfg.Catalog.NewestMap(ctx, f.NS)
 		if err != nil {
 			return err
 		}
 		if m == nil || m.V < f.V {
-			return wire.Errorf(wire.OperationFailed, "the catalog is older than backend '%s': '%s' has had the version %d there; nothing is dropped", id, ns, f.V)
+			return wire.Errorf(wire.OperationFailed, "the catalog is older than backend '%s': '%s' has had the version %d there; nothing is dropped", h.Backend, f.NS, f.V)
 		}
 	}
 	return nil

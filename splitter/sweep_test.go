@@ -2,6 +2,7 @@ package splitter_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,7 +92,7 @@ func TestSweepOfAnOlderCatalog(t *testing.T) {
 	w := newAbortWorld(t, func(*world, string) {})
 	ctx := t.Context()
 	db := w.b.Client().Database("db")
-	newer := []string{catalog.PhysicalName("c", 99, 0, 0), catalog.PhysicalName("unknown", 99, 0, 0)}
+	newer := []string{catalog.PhysicalName("db", "c", 99, 0, 0), catalog.PhysicalName("db", "unknown", 99, 0, 0)}
 	for _, name := range newer {
 		if err := db.CreateCollection(ctx, name); err != nil {
 			t.Fatal(err)
@@ -122,5 +123,40 @@ func TestSweepOfAnOlderCatalog(t *testing.T) {
 	}
 	if w.split.Sweep(ctx); there() != 0 {
 		t.Error("what nothing names stays")
+	}
+}
+
+// A floor protects partitions of a long name, too, whose physical names hold but a part of it, and
+// a catalog that was restored does not know the rest.
+func TestSweepOfAnOlderCatalogWithLongNames(t *testing.T) {
+	w := newAbortWorld(t, func(*world, string) {})
+	ctx := t.Context()
+	db := w.b.Client().Database("db")
+	coll := strings.Repeat("u", 250)
+	name := catalog.PhysicalName("db", coll, 99, 0, 0)
+	if err := db.CreateCollection(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+	there := func() bool {
+		names, err := db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names) == 1
+	}
+	if err := member.BoardOf(w.b).RaiseFloor(ctx, "db."+coll, 9); err != nil {
+		t.Fatal(err)
+	}
+	if w.split.Sweep(ctx); !there() {
+		t.Fatal("what a later version may name was dropped")
+	}
+	if err := member.BoardOf(w.b).RaiseFloor(ctx, "db."+coll[1:], 9); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := member.DB(w.b).Collection(member.Floors).DeleteOne(ctx, bson.D{{Key: "_id", Value: "db." + coll}}); err != nil {
+		t.Fatal(err)
+	}
+	if w.split.Sweep(ctx); there() {
+		t.Error("the floor of another collection keeps what nothing names")
 	}
 }

@@ -11,13 +11,15 @@ import (
 	"github.com/shardway/shardway/wire"
 )
 
-// A server stores its own time where an inserted document has Timestamp(0, 0) at its top, but for _id. Some servers take
-// a field, bypassEmptyTsReplacement, that keeps the zeros; others refuse an insert that has it, patch release by patch
-// release. All servers keep a zero that an update puts there. So a document with zeros is inserted, which keeps the
-// places of its fields, and an update writes the zeros back before anything else is done with the document. A copy that
-// stops between the two is abandoned with its outputs.
+// A server stores its own time where an inserted document has Timestamp(0, 0) at its top, but for
+// _id. Some servers take a field, bypassEmptyTsReplacement, that keeps the zeros; others refuse an
+// insert that has it, patch release by patch release. All servers keep a zero that an update puts
+// there. So a document with zeros is inserted, which keeps the places of its fields, and an update
+// writes the zeros back before anything else is done with the document. A copy that stops between
+// the two is abandoned with its outputs.
 
-// zeros are the names of a document's fields that an insert would change: Timestamp(0, 0) at the top, but for _id.
+// zeros are the names of a document's fields that an insert would change: Timestamp(0, 0) at the
+// top, but for _id.
 func zeros(doc bson.Raw) []string {
 	var names []string
 	for rem := []byte(doc[4:]); len(rem) > 1; {
@@ -43,8 +45,9 @@ type zeroed struct {
 	fields []string
 }
 
-// writeZeros writes the zeros back of those documents that the insertion has inserted; refused are the places of the
-// others. Equal entries of unique indexes are a duplicateError, as in an insertion.
+// writeZeros writes the zeros back of those documents that the insertion has inserted; refused are
+// the places of the others. Equal entries of unique indexes are a duplicateError, as in an
+// insertion.
 func (r *reshape) writeZeros(ctx context.Context, in *insertion, refused map[int]bool) error {
 	cmd := bson.D{{Key: "update", Value: in.h.Physical}, {Key: "ordered", Value: false}, {Key: "bypassDocumentValidation", Value: true}, majority}
 	if in.session != nil {
@@ -72,7 +75,8 @@ func (r *reshape) writeZeros(ctx context.Context, in *insertion, refused map[int
 	return err
 }
 
-// appendZeroing appends the update statement that sets fields of a document to Timestamp(0, 0), each in its place.
+// appendZeroing appends the update statement that sets fields of a document to Timestamp(0, 0),
+// each in its place.
 func appendZeroing(dst []byte, id bson.RawValue, fields []string) []byte {
 	start, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
@@ -119,8 +123,9 @@ func setFields(fields []string) []byte {
 	return bsoncore.BuildDocument(nil, bsoncore.AppendValueElement(nil, "$replaceWith", input))
 }
 
-// idFirst is a document with its _id first, where a server puts it whenever it stores a document; only applyOps stores
-// one with the _id elsewhere, and no command copies that. A document that has it there already is returned as it is.
+// idFirst is a document with its _id first, where a server puts it whenever it stores a document;
+// only applyOps stores one with the _id elsewhere, and no command copies that. A document that has
+// it there already is returned as it is.
 func idFirst(doc bson.Raw) bson.Raw {
 	var id bsoncore.Element
 	var others []byte

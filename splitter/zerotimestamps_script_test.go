@@ -12,8 +12,9 @@ import (
 	"github.com/shardway/shardway/backend/backendtest"
 )
 
-// oldServer stores documents as servers do that know no bypassEmptyTsReplacement: an insert has its zero timestamps at
-// the top replaced and its _id put first, an update by $set or $setField keeps zeros and the places of fields.
+// oldServer stores documents as servers do that know no bypassEmptyTsReplacement: an insert has its
+// zero timestamps at the top replaced and its _id put first, an update by $set or $setField keeps
+// zeros and the places of fields.
 type oldServer struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -94,8 +95,9 @@ func replaced(doc bson.Raw, which func(bsoncore.Element) bool, by bson.Timestamp
 	return bsoncore.BuildDocument(nil, elems...)
 }
 
-// TestZeroTimestampsAreCopied: an insert has a server put its time where a document has Timestamp(0, 0) at its top. The
-// copy is byte for byte the same all the same, whatever the fields are called.
+// TestZeroTimestampsAreCopied: an insert has a server put its time where a document has
+// Timestamp(0, 0) at its top. The copy is byte for byte the same all the same, whatever the fields
+// are called.
 func TestZeroTimestampsAreCopied(t *testing.T) {
 	zero := bson.Timestamp{}
 	old := &oldServer{t: t}
@@ -130,8 +132,9 @@ func TestZeroTimestampsAreCopied(t *testing.T) {
 	}
 }
 
-// TestZerosOfRefusedDocuments: a document that an insert has refused, since it met an equal entry, is not updated: what
-// has its _id is another one. What an update meets is a duplicate like what an insert meets.
+// TestZerosOfRefusedDocuments: a document that an insert has refused, since it met an equal entry,
+// is not updated: what has its _id is another one. What an update meets is a duplicate like what an
+// insert meets.
 func TestZerosOfRefusedDocuments(t *testing.T) {
 	for name, c := range map[string]struct {
 		inserts, updates backendtest.Answer
@@ -177,7 +180,8 @@ func TestZerosOfRefusedDocuments(t *testing.T) {
 	}
 }
 
-// TestPlaceOfID: a server puts _id first whenever it stores a document, so a copy with it there is the same.
+// TestPlaceOfID: a server puts _id first whenever it stores a document, so a copy with it there is
+// the same.
 func TestPlaceOfID(t *testing.T) {
 	first := raw(t, bson.D{{Key: "_id", Value: 1}, {Key: "a", Value: 2}, {Key: "b", Value: 3}})
 	for name, c := range map[string]struct {
@@ -197,7 +201,8 @@ func TestPlaceOfID(t *testing.T) {
 	}
 }
 
-// unconfirmed answers that a command was executed and its write concern was not met, as a mongod does.
+// unconfirmed answers that a command was executed and its write concern was not met, as a mongod
+// does.
 func unconfirmed(code int32, name, text string) backendtest.Answer {
 	return backendtest.OK(bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: code}, {Key: "codeName", Value: name}, {Key: "errmsg", Value: text},
 		{Key: "errInfo", Value: bson.D{{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: int32(0)}, {Key: "provenance", Value: "clientSupplied"}}}}}}})

@@ -185,8 +185,8 @@ func ErrorFromReply(body bson.Raw) *Error {
 	return e
 }
 
-// WriteConcernError returns a reply's writeConcernError as an error, nil when the reply has none. It comes
-// with ok:1: the command was executed, and its write concern was not met.
+// WriteConcernError returns a reply's writeConcernError as an error, nil when the reply has none.
+// It comes with ok:1: the command was executed, and its write concern was not met.
 func WriteConcernError(body bson.Raw) *Error {
 	v, err := bsoncore.Document(body).LookupErr("writeConcernError")
 	if err != nil {
