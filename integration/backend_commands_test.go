@@ -59,21 +59,7 @@ func (r *recorder) show(command bson.Raw) {
 		r.seen[row.String()]++
 		return
 	}
-	r.unlisted[fmt.Sprintf("%s\n\t%s", abridged(command), strings.Join(why, "\n\t"))]++
-}
-
-// abridged shows a command's fields, with the values of the short ones.
-func abridged(command bson.Raw) string {
-	elements, _ := command.Elements()
-	var words []string
-	for _, e := range elements {
-		value := e.Value().String()
-		if len(value) > 60 || strings.HasPrefix(e.Key(), "$c") || e.Key() == "lsid" || e.Key() == "txnNumber" {
-			value = "…"
-		}
-		words = append(words, e.Key()+": "+value)
-	}
-	return strings.Join(words, ", ")
+	r.unlisted[fmt.Sprintf("%s\n\t%s", commands.Shape(command), strings.Join(why, "\n\t"))]++
 }
 
 // relayShowing starts a relay in front of a server, shows every command that passes, and returns its address. Whoever asks the

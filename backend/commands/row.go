@@ -141,15 +141,15 @@ func (r *Row) Takes(command bson.Raw) (ok bool, why string) {
 	return true, ""
 }
 
-// Find returns the first of rows that takes a command. Where none does, why says for each row of the command's name what
-// differs.
+// Find returns the first of rows that takes a command. Where none does, why says for each row of the command's name and
+// namespace what differs.
 func Find(rows []Row, command bson.Raw) (row *Row, why []string) {
 	for i := range rows {
 		ok, differs := rows[i].Takes(command)
 		if ok {
 			return &rows[i], nil
 		}
-		if elements, err := command.Elements(); err == nil && len(elements) > 0 && rows[i].Name == elements[0].Key() {
+		if elements, err := command.Elements(); err == nil && len(elements) > 0 && rows[i].Name == elements[0].Key() && rows[i].On.has(command) {
 			why = append(why, rows[i].String()+": "+differs)
 		}
 	}
@@ -184,6 +184,30 @@ func concern(v bson.RawValue) string {
 		}
 	}
 	return strings.Join(words, " + ")
+}
+
+// Shape writes a command without its values: its name and database, its fields, its concerns.
+func Shape(command bson.Raw) string {
+	elements, err := command.Elements()
+	if err != nil || len(elements) == 0 {
+		return "no document"
+	}
+	db, _ := command.Lookup("$db").StringValueOK()
+	shape := elements[0].Key() + " on " + db
+	if stage := firstStage(command); stage != "" {
+		shape += " (" + stage + ")"
+	}
+	var fields []string
+	for _, e := range elements[1:] {
+		switch key := e.Key(); key {
+		case "$db":
+		case "readConcern", "writeConcern":
+			fields = append(fields, key+" "+concern(e.Value()))
+		default:
+			fields = append(fields, key)
+		}
+	}
+	return shape + " with " + strings.Join(fields, ", ")
 }
 
 // firstStage is the name of an aggregate's first stage.
