@@ -146,7 +146,7 @@ func (s *rest) chunk(ctx context.Context, q *Request) error {
 // gather collects the documents for one run.
 func (s *rest) gather(ctx context.Context, q *Request) (*batch, error) {
 	docs := &batch{}
-	var last []bsoncore.Value
+	last := 0 // where the last document's element begins
 	if s.held != nil {
 		docs.add(s.held)
 		s.held = nil
@@ -160,28 +160,54 @@ func (s *rest) gather(ctx context.Context, q *Request) (*batch, error) {
 			s.ended = true
 			return docs, nil
 		}
-		if s.streams && len(docs.docs) >= restChunk {
-			key := s.key.AppendKey(nil, doc)
-			if last != nil && s.key.CompareKeys(last, key) != 0 || s.key.Empty() {
-				s.held = bytes.Clone(doc)
-				return docs, nil
-			}
-			last = keepKey(key)
+		fits := s.fits(docs, doc)
+		if s.streams && docs.n > 0 && (len(docs.docs) >= restChunk || !fits) && s.divides(docs.docs[last:], doc) {
+			s.held = bytes.Clone(doc)
+			return docs, nil
 		}
-		docs.add(doc)
-		if len(docs.docs) > restMax {
+		if !fits {
 			return docs, wire.Errorf(wire.QueryExceededMemoryLimitNoDiskUseAllowed,
 				"the stages after the merge need more than %d MB of documents at once; put a $match, $project or $limit before them, or a $match on the shard key", restMax>>20)
 		}
+		last = len(docs.docs)
+		docs.add(doc)
 	}
 }
 
-// keepKey copies a key, whose values are parts of a document that will be gone.
-func keepKey(key []bsoncore.Value) []bsoncore.Value {
-	for i := range key {
-		key[i].Data = bytes.Clone(key[i].Data)
+// literalExtra is what literalDocuments adds to a document's element: the document around it, the name $literal, and the element's own head.
+const literalExtra = 4 + len("_$literal_") + 1
+
+// fits reports whether one more document keeps a run within restMax, and its command within what a server takes. One document always fits.
+func (s *rest) fits(docs *batch, doc bson.Raw) bool {
+	if docs.n == 0 {
+		return true
 	}
-	return key
+	size := len(docs.docs) + len("_1234567_") + len(doc)
+	command := size + (docs.n+1)*literalExtra + len(s.let.Data) + len(s.coll.Data) + restCommand
+	for _, stage := range s.stages {
+		command += len(stage) + len("_12_")
+	}
+	if first, ok := s.inner.(*rest); ok { // which may run with these stages at once
+		for _, stage := range first.stages {
+			command += len(stage) + len("_12_")
+		}
+	}
+	return size <= restMax && command <= wire.MaxDocumentSize
+}
+
+// restCommand is room for the other fields of the command that runs the stages.
+const restCommand = 4096
+
+// divides reports whether a run may end between the last document, given as an element, and the next one.
+func (s *rest) divides(last []byte, next bson.Raw) bool {
+	if s.key.Empty() {
+		return true
+	}
+	e, _, ok := bsoncore.ReadElement(last)
+	if !ok {
+		return false
+	}
+	return s.key.CompareKeys(s.key.AppendKey(nil, bson.Raw(e.Value().Data)), s.key.AppendKey(nil, next)) != 0
 }
 
 // run gives documents to the backend and has it run stages over them.
