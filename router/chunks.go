@@ -19,6 +19,7 @@ var _ = register(func(r *Router) []Command {
 		{Name: "moveChunk", Aliases: []string{"movechunk"}, Admin: true, Writes: true, Help: "moves a partition to another backend", Run: r.moveChunk},
 		{Name: "moveRange", Admin: true, Writes: true, Help: "moves the partition that begins or ends at a bound", Run: r.moveRange},
 		{Name: "mergeChunks", Admin: true, Writes: true, Help: "makes one partition of adjacent ones", Run: r.mergeChunks},
+		{Name: "clearJumboFlag", Admin: true, Writes: true, Help: "does nothing: no partition is too large to move", Run: r.clearJumboFlag},
 	}
 })
 
@@ -264,4 +265,33 @@ func (r *Router) mergeChunks(ctx context.Context, q *Request) (Reply, error) {
 		return Reply{}, err
 	}
 	return Reply{Body: okBody}, r.cfg.Reshaper.Merge(ctx, c.NS, rg)
+}
+
+// clearJumboFlag answers as a mongos does for a chunk without the flag, which is every one here: a partition can be moved whatever its size.
+func (r *Router) clearJumboFlag(_ context.Context, q *Request) (Reply, error) {
+	c, err := r.shardedNS(q)
+	if err != nil {
+		return Reply{}, err
+	}
+	find, bounds := bsoncore.Document(q.Msg.Body).Lookup("find"), bsoncore.Document(q.Msg.Body).Lookup("bounds")
+	switch {
+	case (find.Type == 0) == (bounds.Type == 0):
+		return Reply{}, wire.Errorf(wire.InvalidOptions, "clearJumboFlag needs either find or bounds")
+	case find.Type != 0:
+		if find.Type != bsoncore.TypeEmbeddedDocument {
+			return Reply{}, typeMismatch("clearJumboFlag.find", find, "object")
+		}
+		if _, err := findChunk(c, find); err != nil {
+			return Reply{}, wire.Errorf(51260, "no shard key found in chunk query %s", find)
+		}
+	default:
+		rg, err := chunkBounds(c, bounds)
+		if err != nil {
+			return Reply{}, err
+		}
+		if _, err := partAt(c, rg); err != nil {
+			return Reply{}, wire.Errorf(51261, "no chunk of %s has exactly the bounds %s", c.NS, rg)
+		}
+	}
+	return Reply{Body: okBody}, nil
 }

@@ -55,6 +55,22 @@ func TestChunkCommands(t *testing.T) {
 	if len(rows) != 4 {
 		t.Fatalf("%d chunks", len(rows))
 	}
+	for _, jumbo := range []struct {
+		ns   string
+		args bson.D
+		code int32
+	}{
+		{"db.c", bson.D{{Key: "find", Value: bson.D{{Key: "k", Value: 1}}}}, 0},
+		{"db.c", bson.D{{Key: "bounds", Value: bson.A{rows[0]["min"], rows[0]["max"]}}}, 0},
+		{"db.c", bson.D{{Key: "find", Value: bson.D{{Key: "x", Value: 1}}}}, 51260},
+		{"db.c", bson.D{{Key: "bounds", Value: bson.A{rows[0]["min"], rows[1]["max"]}}}, 51261},
+		{"db.c", nil, 72},
+		{"db.other", bson.D{{Key: "find", Value: bson.D{{Key: "k", Value: 1}}}}, 118},
+	} {
+		if code := p.admin(t, append(bson.D{{Key: "clearJumboFlag", Value: jumbo.ns}}, jumbo.args...)); code != jumbo.code {
+			t.Errorf("clearJumboFlag %s %v: code %d, want %d", jumbo.ns, jumbo.args, code, jumbo.code)
+		}
+	}
 	if _, first := rows[0]["min"].(bson.D)[0].Value.(bson.MinKey); !first {
 		t.Errorf("first bound %v", rows[0]["min"])
 	}
@@ -101,4 +117,35 @@ func TestChunkCommands(t *testing.T) {
 		t.Errorf("config.version: %v, %v", ver, err)
 	}
 	p.noLeftovers(t)
+}
+
+// TestDocumentsThatNestTooDeeplyAreRefused before a backend, which might end a shared connection, sees them.
+func TestDocumentsThatNestTooDeeplyAreRefused(t *testing.T) {
+	p := startProxy(t, 2)
+	p.shard(t, "db.c", "k", 4)
+	deep := func(levels int) any {
+		var v any = 1
+		for range levels {
+			v = bson.D{{Key: "a", Value: v}}
+		}
+		return v
+	}
+	c := p.client.Database("db").Collection("c")
+	for what, run := range map[string]func() error{
+		"insert": func() error {
+			_, err := c.InsertOne(t.Context(), bson.D{{Key: "k", Value: 1}, {Key: "a", Value: deep(250)}})
+			return err
+		},
+		"find": func() error {
+			return c.FindOne(t.Context(), bson.D{{Key: "k", Value: 1}, {Key: "a", Value: deep(250)}}).Err()
+		},
+	} {
+		var ce mongo.CommandError
+		if err := run(); !errors.As(err, &ce) || ce.Code != 15 {
+			t.Errorf("%s: %v, want code 15", what, err)
+		}
+	}
+	if _, err := c.InsertOne(t.Context(), bson.D{{Key: "k", Value: 1}, {Key: "a", Value: deep(100)}}); err != nil {
+		t.Error(err)
+	}
 }

@@ -411,6 +411,9 @@ func (c *Conn) handleMsg(ctx context.Context, m wire.Message, how wire.Compresso
 		return err
 	}
 	if err == nil {
+		err = msg.CheckDepth()
+	}
+	if err == nil {
 		reply, err = c.r.dispatch(ctx, q)
 	}
 	flags := msg.Flags & wire.ChecksumPresent

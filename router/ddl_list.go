@@ -44,27 +44,32 @@ func (r *Router) listCollections(ctx context.Context, q *Request) (Reply, error)
 	if d == nil {
 		return r.listReply(ctx, q, ns, nil)
 	}
-	view := r.cfg.Table.View()
-	raw, err := r.rawCollections(ctx, q.DB, d.Primary)
+	docs, err := r.collectionInfos(ctx, q.DB, d.Primary)
 	if err != nil {
 		return Reply{}, err
 	}
-	var docs []bson.Raw
-	for _, info := range raw {
-		name, _ := info.Lookup("name").StringValueOK()
-		if !catalog.IsPhysicalName(name) && view.Catalog.Maps[q.DB+"."+name] == nil {
-			docs = append(docs, info)
-		}
-	}
-	mapped, err := r.mappedCollections(ctx, view, q.DB)
-	if err != nil {
-		return Reply{}, err
-	}
-	docs = append(docs, mapped...)
 	if docs, err = r.filtered(ctx, q, d.Primary, docs); err != nil {
 		return Reply{}, err
 	}
 	return r.listInfos(ctx, q, ns, docs)
+}
+
+// collectionInfos are the entries of listCollections for all of a database's collections, under clients' names.
+func (r *Router) collectionInfos(ctx context.Context, db, primary string) ([]bson.Raw, error) {
+	view := r.cfg.Table.View()
+	raw, err := r.rawCollections(ctx, db, primary)
+	if err != nil {
+		return nil, err
+	}
+	var docs []bson.Raw
+	for _, info := range raw {
+		name, _ := info.Lookup("name").StringValueOK()
+		if !catalog.IsPhysicalName(name) && view.Catalog.Maps[db+"."+name] == nil {
+			docs = append(docs, info)
+		}
+	}
+	mapped, err := r.mappedCollections(ctx, view, db)
+	return append(docs, mapped...), err
 }
 
 func (r *Router) listInfos(ctx context.Context, q *Request, ns string, docs []bson.Raw) (Reply, error) {

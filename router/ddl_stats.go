@@ -236,8 +236,27 @@ func emptyCollStats(ns string) bson.Raw {
 	return bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendDoubleElement(d, "ok", 1)))
 }
 
-// dbStats sums over the whole fleet; collections and indexes are counted on every backend, as mongos does.
+// countCollections counts the collections of a database, whatever partitions they have, without views.
+func (r *Router) countCollections(ctx context.Context, db string) (n int64, err error) {
+	d, err := r.database(ctx, db)
+	if err != nil || d == nil {
+		return 0, err
+	}
+	infos, err := r.collectionInfos(ctx, db, d.Primary)
+	for _, info := range infos {
+		if kind, _ := info.Lookup("type").StringValueOK(); kind != "view" {
+			n++
+		}
+	}
+	return n, err
+}
+
+// dbStats sums over the whole fleet. Indexes are counted on every backend, as mongos does; a collection counts once, as its partitions are nobody's affair.
 func (r *Router) dbStats(ctx context.Context, q *Request) (Reply, error) {
+	collections, err := r.countCollections(ctx, q.DB)
+	if err != nil {
+		return Reply{}, err
+	}
 	cmd := bson.D{{Key: "dbStats", Value: 1}}
 	elems, _ := q.Msg.Body.Elements()
 	for _, e := range elems[1:] {
@@ -260,6 +279,10 @@ func (r *Router) dbStats(ctx context.Context, q *Request) (Reply, error) {
 		for _, e := range elems {
 			switch key := e.Key(); key {
 			case "ok", "avgObjSize", "db":
+			case "collections":
+				if total.of[key] == nil {
+					total.add(key, bsoncore.Value{Type: bsoncore.TypeInt64, Data: bsoncore.AppendInt64(nil, collections)})
+				}
 			case "scaleFactor":
 				scale = e.Value()
 			default:

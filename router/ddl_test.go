@@ -293,6 +293,9 @@ func TestStats(t *testing.T) {
 	if n := ds.Lookup("objects").AsInt64(); n != 40 || ds.Lookup("db").StringValue() != w.db {
 		t.Errorf("dbStats says %v", ds)
 	}
+	if n := ds.Lookup("collections").AsInt64(); n != 2 {
+		t.Errorf("dbStats counts %d collections, want 2, however many partitions they have", n)
+	}
 	if raw, _ := ds.Lookup("raw").Document().Elements(); len(raw) != 3 {
 		t.Errorf("raw of dbStats has %d entries", len(raw))
 	}

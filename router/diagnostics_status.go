@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 var _ = register(func(r *Router) []Command {
 	return []Command{
 		{Name: "serverStatus", Help: "shows the proxy's counters", Run: r.serverStatus},
+		{Name: "getDiagnosticData", Admin: true, Help: "shows the proxy's counters as monitoring samples them", Run: r.getDiagnosticData},
 		{Name: "connPoolStats", Help: "shows the connections to the backends", Run: r.connPoolStats},
 	}
 })
@@ -32,19 +34,33 @@ func (r *Router) activeConns() (active int64) {
 	return active
 }
 
-// serverStatus shows what mongos shows, as far as a proxy has it (mongos-behaviour §2.5).
+// serverStatus shows what mongos shows, as far as a proxy has it.
 func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
+	return docReply(r.statusDoc())
+}
+
+// getDiagnosticData is a sample of serverStatus in the shape of a server's own recording.
+func (r *Router) getDiagnosticData(context.Context, *Request) (Reply, error) {
+	start := bson.NewDateTimeFromTime(time.Now())
+	status := bson.D{{Key: "start", Value: start}}
+	status = append(status, r.statusDoc()...)
+	end := bson.NewDateTimeFromTime(time.Now())
+	status = append(status, bson.E{Key: "end", Value: end})
+	return docReply(bson.D{{Key: "data", Value: bson.D{{Key: "start", Value: start}, {Key: "serverStatus", Value: status}, {Key: "end", Value: end}}}})
+}
+
+func (r *Router) statusDoc() bson.D {
 	s, up := &r.stats, time.Since(r.started)
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	open := s.connections.Load()
-	return docReply(bson.D{
+	return bson.D{
 		{Key: "host", Value: hostname()},
 		{Key: "version", Value: r.version()},
 		{Key: "process", Value: "mongos"},
 		{Key: "service", Value: bson.A{"router"}},
 		{Key: "pid", Value: int64(os.Getpid())},
-		{Key: "uptime", Value: up.Seconds()},
+		{Key: "uptime", Value: math.Floor(up.Seconds())}, // mongostat takes a double for a whole number
 		{Key: "uptimeMillis", Value: up.Milliseconds()},
 		{Key: "uptimeEstimate", Value: int64(up.Seconds())},
 		{Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())},
@@ -55,8 +71,8 @@ func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
 			{Key: "rejected", Value: s.rejected.Load()}, {Key: "active", Value: r.activeConns()}}},
 		{Key: "network", Value: bson.D{{Key: "bytesIn", Value: s.bytesIn.Load()}, {Key: "bytesOut", Value: s.bytesOut.Load()},
 			{Key: "numRequests", Value: s.requests()}}},
-		{Key: "opcounters", Value: bson.D{{Key: "insert", Value: s.inserts.Load()}, {Key: "query", Value: s.queries.Load()},
-			{Key: "update", Value: s.updates.Load()}, {Key: "delete", Value: s.deletes.Load()},
+		{Key: "opcounters", Value: bson.D{{Key: "insert", Value: s.inserts.Load() + s.moreInserts.Load()}, {Key: "query", Value: s.queries.Load()},
+			{Key: "update", Value: s.updates.Load() + s.moreUpdates.Load()}, {Key: "delete", Value: s.deletes.Load() + s.moreDeletes.Load()},
 			{Key: "getmore", Value: s.getmores.Load()}, {Key: "command", Value: s.commands.Load()}}},
 		{Key: "logicalSessionRecordCache", Value: bson.D{{Key: "activeSessionsCount", Value: int64(len(r.derived.clients()))}}},
 		{Key: "mem", Value: bson.D{{Key: "bits", Value: int32(64)}, {Key: "resident", Value: int64(mem.Sys-mem.HeapReleased) >> 20}, {Key: "supported", Value: true}}},
@@ -72,7 +88,7 @@ func (r *Router) serverStatus(context.Context, *Request) (Reply, error) {
 			{Key: "retryableWrites", Value: bson.D{{Key: "refusedUnasked", Value: r.unanswered.passing.Load()},
 				{Key: "refusedByBackend", Value: r.unanswered.refused.Load()}, {Key: "refusedTooManySessions", Value: r.crowded.refused.Load()},
 				{Key: "sessions", Value: r.sessionsByBackend()}}}}},
-	})
+	}
 }
 
 // sessionsByBackend is how many sessions of this proxy's each backend may hold.

@@ -204,3 +204,33 @@ func TestPasswordsStayPrivate(t *testing.T) {
 		}
 	}
 }
+
+// TestMonitoringReadsTheStatus: what mongostat and exporters take for granted.
+func TestMonitoringReadsTheStatus(t *testing.T) {
+	e, _ := scriptEnv(t)
+	e.shard("c", "_id", 4)
+	ask := func(name string) bson.Raw {
+		t.Helper()
+		raw, err := e.client.Database("admin").RunCommand(e.ctx, d(name, 1)).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	before := ask("serverStatus")
+	if up, ok := before.Lookup("uptime").DoubleOK(); !ok || up != float64(int64(up)) {
+		t.Errorf("uptime is %v, want a double without a fraction", before.Lookup("uptime"))
+	}
+	update := d("q", d("_id", 1), "u", d("$set", d("a", 1)))
+	for _, cmd := range []bson.D{insertOf(7), d("update", "c", "updates", bson.A{update, update, update}), d("delete", "c", "deletes", bson.A{d("q", d("_id", 1), "limit", 1), d("q", d("_id", 2), "limit", 1)})} {
+		if _, err := e.run(cmd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := ask("getDiagnosticData")
+	for name, want := range map[string]int64{"insert": 7, "update": 3, "delete": 2} {
+		if got := data.Lookup("data", "serverStatus", "opcounters", name).AsInt64() - before.Lookup("opcounters", name).AsInt64(); got != want {
+			t.Errorf("opcounters.%s grew by %d, want %d", name, got, want)
+		}
+	}
+}

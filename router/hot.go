@@ -216,7 +216,7 @@ const (
 
 // take reports whether the hot path answers m, which seems to be of that kind, and plans it.
 func (p *point) take(r *Router, m wire.Message, kind *pointKind) bool {
-	if wire.ParseMsg(m, &p.msg) != nil || p.msg.Flags != 0 || r.params.requireAPIVersion.Load() {
+	if wire.ParseMsg(m, &p.msg) != nil || p.msg.Flags != 0 || r.params.requireAPIVersion.Load() || p.msg.CheckDepth() != nil {
 		return false
 	}
 	p.kind, p.ordered = kind, true

@@ -26,6 +26,7 @@ func refusedCommands(*Router) []Command {
 		"cleanupReshardCollection")
 	add("a collection stays sharded; copy it to one that is not", true, "unshardCollection", "abortUnshardCollection")
 	add("movePrimary moves a database's unsharded collections, moveChunk and moveRange a sharded one's partitions", true, "moveCollection", "abortMoveCollection")
+	add("balancerStop keeps partitions where they are, for all collections", true, "setAllowMigrations")
 	add("count the values of the key with an aggregation; a hashed key spreads what has many", true, "analyzeShardKey", "configureQueryAnalyzer")
 	add("set it on every backend, one after another", true, "setFeatureCompatibilityVersion")
 	add("every proxy checks the maps it reads, and a partition's documents are checked whenever it is replaced", false, "checkMetadataConsistency")

@@ -31,7 +31,7 @@ func TestSessionsOfOpenCursors(t *testing.T) {
 		table := partition.NewTable()
 		m := &catalog.Map{NS: "d.c", V: 1}
 		for i, r := range shardkey.Even(2) {
-			m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b" + itoa(i), Physical: catalog.PhysicalName("c", 1, 0, i)})
+			m.Partitions = append(m.Partitions, catalog.Partition{Range: r, Backend: "b" + itoa(i), Physical: catalog.PhysicalName("d", "c", 1, 0, i)})
 		}
 		table.Apply(&catalog.Snapshot{Maps: map[string]*catalog.Map{"d.c": m}})
 		on := func(backends ...string) (parts []*partition.Part) {

@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -61,6 +62,7 @@ func TestShardCollectionRefuses(t *testing.T) {
 		{"db.unique", bson.D{hashed("k")}, 72},
 		{"db.new", bson.D{{Key: "key", Value: st("k", 1)}}, 2},
 		{"db.new", bson.D{{Key: "key", Value: bson.D{{Key: "a", Value: "hashed"}, {Key: "b", Value: 1}}}}, 2},
+		{"db.new", bson.D{hashed("/worksFor/name")}, 2},
 		{"db.new", bson.D{}, 40414},
 		{"db.new", bson.D{{Key: "key", Value: 1}}, 14},
 		{"db.new", bson.D{{Key: "key", Value: bson.D{}}}, 2},
@@ -80,6 +82,18 @@ func TestShardCollectionRefuses(t *testing.T) {
 		if code := p.admin(t, append(bson.D{{Key: "shardCollection", Value: c.ns}}, c.args...)); code != c.code {
 			t.Errorf("%s %v: code %d, want %d", c.ns, c.args, code, c.code)
 		}
+	}
+	var refused mongo.CommandError
+	err := p.client.Database("admin").RunCommand(ctx, bson.D{{Key: "shardCollection", Value: "db.new2"}, hashed("/worksFor/name")}).Err()
+	if !asCommandError(err, &refused) || !strings.Contains(refused.Message, "'worksFor.name'") {
+		t.Errorf("the refusal of a path with slashes does not name the dotted form: %v", err)
+	}
+	// Beside the index on the key that shardCollection makes, clients may have one of their own.
+	for name, opts := range map[string]*options.IndexOptionsBuilder{"once": options.Index().SetUnique(true), "expires": options.Index().SetExpireAfterSeconds(3600)} {
+		if code := p.admin(t, bson.D{{Key: "shardCollection", Value: "db." + name}, hashed("k")}); code != 0 {
+			t.Fatal(code)
+		}
+		index(name, st("k", 1), opts)
 	}
 	for ns, parts := range map[string]int{"db.indexed": 1, "db.keyedunique": 2, "db.new": 7} {
 		if m := p.catalog.Snapshot().Map(ns); m == nil || !m.Sharded() || len(m.Partitions) != parts {

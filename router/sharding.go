@@ -122,6 +122,10 @@ func shardArgs(body bson.Raw) (key shardkey.Pattern, parts int, err error) {
 	if key, err = shardkey.ParsePattern(doc); err != nil {
 		return key, 0, err
 	}
+	if path := key.Path(); path[0] == '/' { // as Azure Cosmos DB writes it; taken literally it is a field that no document has
+		return key, 0, wire.Errorf(wire.BadValue, "the shard key '%s' begins with '/': nested fields are written with dots, here '%s'",
+			path, strings.ReplaceAll(strings.Trim(path, "/"), "/", "."))
+	}
 	if v, e := d.LookupErr("unique"); e == nil && isTrue(v) {
 		return key, 0, wire.Errorf(wire.InvalidOptions, "Hashed shard keys cannot be declared unique. It's possible to ensure uniqueness on the hashed field by declaring an additional (non-hashed) unique index on the field.")
 	}

@@ -21,6 +21,7 @@ var _ = register(func(r *Router) []Command {
 	return []Command{
 		{Name: "addShard", Aliases: []string{"addshard"}, Admin: true, Writes: true, Help: "has a backend join the fleet", Run: r.addShard},
 		{Name: "removeShard", Aliases: []string{"removeshard"}, Admin: true, Writes: true, Help: "empties a backend and has it leave the fleet", Run: r.removeShard},
+		{Name: "shardDrainingStatus", Admin: true, Help: "tells how far removeShard has come", Run: r.shardDrainingStatus},
 		{Name: "movePrimary", Aliases: []string{"moveprimary"}, Admin: true, Writes: true, Help: "moves a database's unsharded collections to another backend", Run: r.movePrimary},
 	}
 })
@@ -168,11 +169,7 @@ func (r *Router) removeShard(ctx context.Context, q *Request) (Reply, error) {
 	}
 	parts, dbs := onBackend(snap, id)
 	if parts > 0 || len(dbs) > 0 || known.DrainedAt.IsZero() || time.Since(known.DrainedAt) < r.retryWindow() || r.asksOld(id) {
-		body := bsoncore.NewDocumentBuilder().AppendString("msg", "draining ongoing").AppendString("state", "ongoing").
-			AppendDocument("remaining", bsoncore.NewDocumentBuilder().AppendInt64("chunks", int64(parts)).
-				AppendInt64("dbs", int64(len(dbs))).AppendInt64("jumboChunks", 0).Build()).
-			AppendString("note", drainNote).AppendArray("dbsToMove", stringArray(dbs))
-		return Reply{Body: bson.Raw(body.AppendDouble("ok", 1).Build())}, nil
+		return drainOngoing(parts, dbs), nil
 	}
 	if err := r.cfg.RemoveBackend(ctx, id); err != nil {
 		return Reply{}, err
@@ -181,6 +178,37 @@ func (r *Router) removeShard(ctx context.Context, q *Request) (Reply, error) {
 	body := bsoncore.NewDocumentBuilder().AppendString("msg", "removeshard completed successfully").AppendString("state", "completed").
 		AppendString("shard", id).AppendDouble("ok", 1).Build()
 	return Reply{Body: bson.Raw(body)}, nil
+}
+
+// drainOngoing is the reply that tells what is left on a backend that is being emptied.
+func drainOngoing(parts int, dbs []string) Reply {
+	body := bsoncore.NewDocumentBuilder().AppendString("msg", "draining ongoing").AppendString("state", "ongoing").
+		AppendDocument("remaining", bsoncore.NewDocumentBuilder().AppendInt64("chunks", int64(parts)).
+			AppendInt64("dbs", int64(len(dbs))).AppendInt64("jumboChunks", 0).Build()).
+		AppendString("note", drainNote).AppendArray("dbsToMove", stringArray(dbs))
+	return Reply{Body: bson.Raw(body.AppendDouble("ok", 1).Build())}
+}
+
+// shardDrainingStatus tells how far removeShard has come, and changes nothing: 20 IllegalOperation for a backend that is not being emptied.
+func (r *Router) shardDrainingStatus(_ context.Context, q *Request) (Reply, error) {
+	id, ok := q.First.StringValueOK()
+	if !ok {
+		return Reply{}, typeMismatch("shardDrainingStatus", q.First, "string")
+	}
+	snap := r.cfg.Table.View().Catalog
+	known := snap.Backends[id]
+	switch {
+	case known == nil:
+		return Reply{}, wire.Errorf(wire.ShardNotFound, "shard '%s' does not exist", id)
+	case !known.Draining:
+		return Reply{}, wire.Errorf(wire.IllegalOperation, "shard '%s' is not in draining", id)
+	}
+	if parts, dbs := onBackend(snap, id); parts > 0 || len(dbs) > 0 {
+		return drainOngoing(parts, dbs), nil
+	}
+	body := bsoncore.NewDocumentBuilder().AppendString("msg", "draining completed; the shard leaves the fleet by removeShard").
+		AppendString("state", "drainingComplete").AppendDouble("ok", 1)
+	return Reply{Body: bson.Raw(body.Build())}, nil
 }
 
 // asksOld reports whether a write that is repeated may still be looked up at an old home on a backend. What another machine's clock says of when it was drained does not decide.

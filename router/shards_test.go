@@ -68,6 +68,8 @@ func TestShardsJoinAndLeave(t *testing.T) {
 		{"with a database that is there", nil, 0},
 		{"new", add(p.hosts(2)), 0},
 		{"new, again", add("mongodb://"+p.hosts(2)+"/", name("shard0000")), 0},
+		{"status of an unknown one", bson.D{{Key: "shardDrainingStatus", Value: "b9"}}, 70},
+		{"status of one that stays", bson.D{{Key: "shardDrainingStatus", Value: "b1"}}, 20},
 		{"remove unknown", bson.D{{Key: "removeShard", Value: "b9"}}, 70},
 		{"remove the catalog's", bson.D{{Key: "removeShard", Value: "b1"}}, 20},
 	} {
@@ -97,6 +99,17 @@ func TestShardsJoinAndLeave(t *testing.T) {
 	if got := p.removeShard(t, "shard0000"); got.State != "started" || len(got.DBsToMove) != 1 || got.DBsToMove[0] != "brought" {
 		t.Errorf("first: %+v", got)
 	}
+	status := func() string {
+		t.Helper()
+		raw, err := p.client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardDrainingStatus", Value: "shard0000"}}).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw.Lookup("state").StringValue()
+	}
+	if got := status(); got != "ongoing" {
+		t.Errorf("shardDrainingStatus says %s", got)
+	}
 	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" || got.Remaining.Chunks != 1 || got.Remaining.DBs != 1 {
 		t.Errorf("second: %+v", got)
 	}
@@ -111,7 +124,7 @@ func TestShardsJoinAndLeave(t *testing.T) {
 		t.Fatalf("movePrimary: %d", code)
 	}
 	p.split.Drain(ctx)
-	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" || got.Remaining.Chunks != 0 || got.Remaining.DBs != 0 {
+	if got := p.removeShard(t, "shard0000"); got.State != "ongoing" || got.Remaining.Chunks != 0 || got.Remaining.DBs != 0 || status() != "drainingComplete" {
 		t.Errorf("empty: %+v", got)
 	}
 	// Another machine's clock does not make it sooner.

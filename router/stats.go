@@ -16,6 +16,8 @@ type stats struct {
 	deletes  atomic.Int64
 	getmores atomic.Int64
 	commands atomic.Int64
+	// moreInserts and its like count the documents and statements of batches beyond their first: opcounters count each.
+	moreInserts, moreUpdates, moreDeletes atomic.Int64
 
 	toFind, toInsert, toUpdate, toDelete, toAggregate targeted
 }

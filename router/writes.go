@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -35,12 +36,17 @@ type writeKind struct {
 	list string // the name of the statements' array
 	// targeted are the counters of where statements went.
 	targeted func(*stats) *targeted
+	// more counts a batch's statements beyond the first.
+	more func(*stats) *atomic.Int64
 }
 
 var (
-	inserts = writeKind{list: "documents", targeted: func(s *stats) *targeted { return &s.toInsert }}
-	updates = writeKind{list: "updates", targeted: func(s *stats) *targeted { return &s.toUpdate }}
-	deletes = writeKind{list: "deletes", targeted: func(s *stats) *targeted { return &s.toDelete }}
+	inserts = writeKind{list: "documents", targeted: func(s *stats) *targeted { return &s.toInsert },
+		more: func(s *stats) *atomic.Int64 { return &s.moreInserts }}
+	updates = writeKind{list: "updates", targeted: func(s *stats) *targeted { return &s.toUpdate },
+		more: func(s *stats) *atomic.Int64 { return &s.moreUpdates }}
+	deletes = writeKind{list: "deletes", targeted: func(s *stats) *targeted { return &s.toDelete },
+		more: func(s *stats) *atomic.Int64 { return &s.moreDeletes }}
 )
 
 // statement is one of a batch's writes.
@@ -172,6 +178,7 @@ func (r *Router) parseBatch(q *Request, kind *writeKind) (*writeBatch, error) {
 	if n := len(b.stmts); n == 0 || n > maxStatements {
 		return nil, wire.Errorf(wire.InvalidLength, "Write batch sizes must be between 1 and %d. Got %d operations.", maxStatements, n)
 	}
+	kind.more(&r.stats).Add(int64(len(b.stmts) - 1))
 	if kind == &inserts {
 		for i := range b.stmts {
 			b.stmts[i].raw = withID(b.stmts[i].raw)

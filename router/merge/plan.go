@@ -86,6 +86,9 @@ func PlanPipeline(pipeline []bson.Raw, collation bool) (Plan, error) {
 		case "$sample":
 			return p.sampled(arg, rest)
 		case "$sortByCount":
+			if err := checkSortByCount(arg); err != nil {
+				return p, err
+			}
 			group, sort := sortByCount(arg)
 			_, arg, _ := stageOf(group)
 			return p.grouped(arg, append([]bson.Raw{sort}, rest...))
@@ -256,6 +259,24 @@ func (p Plan) sampled(arg bsoncore.Value, rest []bson.Raw) (Plan, error) {
 }
 
 var byRandom = bson.Raw(build(bsoncore.AppendInt32Element(nil, "r", 1)))
+
+// checkSortByCount refuses an argument that is neither a path nor an expression, as a server does.
+func checkSortByCount(arg bsoncore.Value) error {
+	const must = "the sortByCount field must be defined as a $-prefixed path or an expression inside an object"
+	switch arg.Type {
+	case bsoncore.TypeEmbeddedDocument:
+		if e, err := bsoncore.Document(arg.Data).IndexErr(0); err != nil || len(e.Key()) == 0 || e.Key()[0] != '$' {
+			return wire.Errorf(40147, must)
+		}
+	case bsoncore.TypeString:
+		if s := arg.StringValue(); len(s) == 0 || s[0] != '$' {
+			return wire.Errorf(40148, must)
+		}
+	default:
+		return wire.Errorf(40149, "the sortByCount field must be specified as a string or as an object")
+	}
+	return nil
+}
 
 func sortByCount(arg bsoncore.Value) (group, sort bson.Raw) {
 	group = stage1("$group", build(
