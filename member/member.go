@@ -32,6 +32,10 @@ type Config struct {
 	Burn func(ctx context.Context, ns string, v int64, home catalog.RecordedHome) error
 	// Lost is told that this process's lease at a backend has ended: its cursors and transactions there are to be ended before Lost returns. May be nil.
 	Lost func(ctx context.Context, backendID string)
+	// Verify looks, before each registration, whether the server is the backend that it is taken for:
+	// it may have been replaced or restored meanwhile. With an error nothing is registered, and no
+	// request goes there. May be nil.
+	Verify func(ctx context.Context, b *backend.Backend) error
 	// Overdue is told of retired homes that are still in use at the drain limit: the cursors there are to be killed. May be nil.
 	Overdue func([]partition.Home)
 	// Abort aborts the transactions that have touched homes, which keep a closing from being answered. May be nil.
@@ -125,6 +129,14 @@ func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 func (m *Member) session(ctx context.Context, b *backend.Backend) error {
 	in := &instance{m: m, b: b, board: BoardOf(b), id: bson.NewObjectID(), lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
 	in.lease.mark = in.markTransactions
+	if m.cfg.Verify != nil {
+		vctx, cancel := context.WithTimeout(ctx, m.cfg.Lease)
+		err := m.cfg.Verify(vctx, b)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
 	inner, cancel := context.WithCancel(ctx)
 	defer in.wg.Wait()
 	defer cancel()

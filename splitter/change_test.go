@@ -123,6 +123,9 @@ func newWorld(t *testing.T, change func(*splitter.Config)) *world {
 		t.Fatal(err)
 	}
 	w.store.OnChange(w.table.Apply)
+	if err := member.Enroll(t.Context(), w.store, w.b); err != nil {
+		t.Fatal(err)
+	}
 	log := zerolog.Nop()
 	if testing.Verbose() {
 		log = zerolog.New(zerolog.NewTestWriter(t))

@@ -242,6 +242,9 @@ func (r *reshape) run(ctx context.Context) error {
 	if err := r.verify(ctx); err != nil {
 		return err
 	}
+	if err := r.s.identify(ctx, r.rec); err != nil {
+		return retryable{err}
+	}
 	if err := r.s.awaitGone(ctx, homesOfParts(r.inputs)); err != nil {
 		return retryable{err}
 	}
@@ -263,6 +266,9 @@ func (r *reshape) run(ctx context.Context) error {
 func (r *reshape) runView(ctx context.Context) error {
 	if err := r.createOutputs(ctx); err != nil {
 		return err
+	}
+	if err := r.s.identify(ctx, r.rec); err != nil {
+		return retryable{err}
 	}
 	r.enter("close")
 	if err := r.flip(ctx); err != nil {
