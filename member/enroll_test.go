@@ -15,6 +15,7 @@ import (
 	"github.com/shardway/shardway/fleet"
 	"github.com/shardway/shardway/fleet/fleettest"
 	"github.com/shardway/shardway/member"
+	"github.com/shardway/shardway/protocol"
 	"github.com/shardway/shardway/wire"
 )
 
@@ -230,5 +231,43 @@ func TestEnrollCompletesWhatAnOlderVersionMarked(t *testing.T) {
 		if err != nil || !raw.Lookup("clusterId").IsZero() {
 			t.Errorf("%s: %v, %v", b.ID(), raw, err)
 		}
+	}
+}
+
+// A backend that was restored from an older copy under a process's feet has an older registration of it: its lease ends.
+func TestLeaseEndsOnAnOlderCopy(t *testing.T) {
+	w := newEnrollWorld(t, 1)
+	b := w.as(t, "b1", 1, "")
+	board := member.BoardOf(b)
+	in := protocol.Instance{ID: bson.NewObjectID(), Renewals: 7}
+	if err := board.Register(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		confirmed int64
+		want      bool
+	}{{7, true}, {7, true}, {9, true}, {20, false}} { // an unanswered renewal may have been done
+		if ok, err := board.RenewFrom(t.Context(), in.ID, c.confirmed); ok != c.want || err != nil {
+			t.Errorf("with %d confirmed: %t, %v, want %t", c.confirmed, ok, err, c.want)
+		}
+	}
+}
+
+// A backend that has counted less than the catalog remembers is not helped to catch up.
+func TestPulseOfAnOlderCopyStands(t *testing.T) {
+	w := newEnrollWorld(t, 1)
+	b := w.as(t, "b1", 1, "")
+	w.enroll(t, b)
+	for range 3 {
+		if err := member.Beat(t.Context(), b, w.store); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(t, b, bson.D{{Key: "$set", Value: bson.D{{Key: "pulse", Value: int64(1)}}}})
+	for range 5 {
+		_ = member.Beat(t.Context(), b, w.store) // an error is right
+	}
+	if id := identity(t, b); id.Pulse != 1 {
+		t.Errorf("the pulse is %d, want 1", id.Pulse)
 	}
 }

@@ -191,14 +191,23 @@ func notOlder(ctx context.Context, id string, seen int64, store *catalog.Store) 
 	return nil
 }
 
-// Beat counts the pulse of a backend, first there and then in the catalog.
+// Beat counts the pulse of a backend, first there and then in the catalog. A backend that has counted
+// less than the catalog remembers does not catch up: it was restored from an older copy.
 func Beat(ctx context.Context, b *backend.Backend, store *catalog.Store) error {
 	known := store.Snapshot().Backends[b.ID()]
 	if known == nil || known.Token.IsZero() {
 		return nil
 	}
+	least, err := store.Pulse(ctx, b.ID(), known.Token)
+	if err != nil {
+		return err
+	}
+	filter := bson.D{{Key: "_id", Value: fleetID}, {Key: "token", Value: known.Token}}
+	if least > 0 {
+		filter = append(filter, bson.E{Key: "pulse", Value: bson.D{{Key: "$gte", Value: least}}})
+	}
 	var d identityDoc
-	err := DB(b).Collection(Fleet).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: fleetID}, {Key: "token", Value: known.Token}},
+	err = DB(b).Collection(Fleet).FindOneAndUpdate(ctx, filter,
 		bson.D{{Key: "$inc", Value: bson.D{{Key: "pulse", Value: int64(1)}}}}, options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
 	if err != nil {
 		return err

@@ -124,13 +124,16 @@ func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 	m.leave(context.WithoutCancel(ctx), b)
 }
 
+// verifyLimit bounds one look whether a server is the backend that it is taken for.
+const verifyLimit = 10 * time.Second
+
 // session is the life of one instance. An instance whose lease was lost is not gone yet: what it sent may be in flight, and only the next one, which
 // answers for all gates of this process, can speak for it.
 func (m *Member) session(ctx context.Context, b *backend.Backend) error {
 	in := &instance{m: m, b: b, board: BoardOf(b), id: bson.NewObjectID(), lease: &Lease{length: m.cfg.Lease, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
 	in.lease.mark = in.markTransactions
 	if m.cfg.Verify != nil {
-		vctx, cancel := context.WithTimeout(ctx, m.cfg.Lease)
+		vctx, cancel := context.WithTimeout(ctx, verifyLimit)
 		err := m.cfg.Verify(vctx, b)
 		cancel()
 		if err != nil {
@@ -272,7 +275,7 @@ func (in *instance) markTransactions(ctx context.Context) error {
 func (in *instance) renew(ctx context.Context) error {
 	t := time.NewTicker(in.m.cfg.Renew)
 	defer t.Stop()
-	for {
+	for confirmed := int64(0); ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -280,15 +283,17 @@ func (in *instance) renew(ctx context.Context) error {
 		}
 		sent := time.Now()
 		rctx, cancel := context.WithTimeout(ctx, in.m.cfg.Renew)
-		ok, err := in.board.Renew(rctx, in.id)
+		ok, err := in.board.RenewFrom(rctx, in.id, confirmed)
 		cancel()
 		switch {
 		case err == nil && !ok:
-			return errors.New("the instance was ended by another proxy")
+			return errors.New("the instance was ended by another proxy, or the backend was restored from an older copy")
 		case err == nil && !in.lease.renewed(sent, false):
 			return errors.New("the lease had ended before its renewal was confirmed")
 		case err != nil && !in.lease.Valid():
 			return err
+		case err == nil:
+			confirmed++
 		}
 	}
 }
