@@ -95,6 +95,9 @@ func TestRecordsOfDroppedCollectionsAreForgotten(t *testing.T) {
 	w := newAbortWorld(t, func(*world, string) {})
 	w.record(t, member.Collection{Name: "old@1.0.0", State: member.Dropped, At: time.Now().Add(-3 * time.Hour)})
 	w.record(t, member.Collection{Name: "new@1.0.0", State: member.Dropped, At: time.Now()})
+	// A clock that was an hour off, either way, when it was dropped.
+	w.record(t, member.Collection{Name: "slow@1.0.0", State: member.Dropped, At: time.Now().Add(-time.Hour)})
+	w.record(t, member.Collection{Name: "fast@1.0.0", State: member.Dropped, At: time.Now().Add(time.Hour)})
 	w.record(t, member.Collection{Name: "never@1.0.0", State: member.Made, Reshape: bson.NewObjectID()})
 	w.split.Sweep(t.Context())
 	all, err := member.BoardOf(w.b).Records(t.Context())
@@ -104,8 +107,10 @@ func TestRecordsOfDroppedCollectionsAreForgotten(t *testing.T) {
 	if _, ok := all["db.old@1.0.0"]; ok {
 		t.Error("a record of long ago is kept")
 	}
-	if all["db.new@1.0.0"].State != member.Dropped {
-		t.Errorf("a record of now is %+v", all["db.new@1.0.0"])
+	for _, name := range []string{"db.new@1.0.0", "db.slow@1.0.0", "db.fast@1.0.0"} {
+		if all[name].State != member.Dropped {
+			t.Errorf("%s is %+v", name, all[name])
+		}
 	}
 	if c := all["db.never@1.0.0"]; c.State != member.Dropped || time.Since(c.At).Abs() > time.Hour {
 		t.Errorf("what was never made is %+v", c)
