@@ -3,6 +3,8 @@ package integration
 import (
 	"testing"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/shardway/shardway/integration/running"
 )
 
@@ -38,4 +40,29 @@ func TestWrongBackendListLosesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A second id for a server, which an older version has registered, is used by no proxy that runs, and leaves the catalog when one starts.
+func TestSecondIDOfAnOlderVersionLeavesTheCatalog(t *testing.T) {
+	w := newMistakeWorld(t, backends)
+	client := connect(t, running.Test(t, w.servers, mistakeSettings...).URI())
+	w.fill(client, true)
+	if _, err := w.direct[0].Database("shardway").Collection("backends").InsertOne(t.Context(),
+		bson.D{{Key: "_id", Value: "x2"}, {Key: "uri", Value: w.servers[1].URI()}, {Key: "host", Value: w.servers[1].Addr()}}); err != nil {
+		t.Fatal(err)
+	}
+	sweeps(t)
+	w.whole("with a second id in the catalog")
+	w.served(client)
+	command(t, client, "admin", shardCmd("shop.more", "k")) // which places nothing on it
+	command(t, client, "admin", bson.D{{Key: "listDatabases", Value: 1}})
+	all, err := chunks(t.Context(), w.direct[0], "shop.more")
+	if err != nil || len(all) != backends {
+		t.Errorf("partitions %v, %v", all, err)
+	}
+	w.served(connect(t, running.Test(t, w.servers, mistakeSettings...).URI()))
+	if ids := w.backendsIn(); ids != "[b1 b2 b3]" {
+		t.Errorf("the catalog has %s", ids)
+	}
+	w.whole("without it")
 }

@@ -29,8 +29,11 @@ type Roster struct {
 	// Open opens a backend; it need not wait for it.
 	Open func(ctx context.Context, id, uri string) (*backend.Backend, error)
 
-	mu   sync.Mutex // held while a backend joins or leaves
-	keep sync.Map   // id to what ends the registration and waits for that
+	mu sync.Mutex // held while a backend joins or leaves
+	// aliases are ids in the catalog under which an older version has registered a server a second
+	// time, with the connection strings. They are not opened.
+	aliases sync.Map
+	keep    sync.Map // id to what ends the registration and waits for that
 }
 
 // Keep registers this process at a backend and keeps it so until ctx ends or the backend is removed.
@@ -174,7 +177,42 @@ func (o *Roster) follows(s *catalog.Snapshot) bool {
 			return false
 		}
 	}
-	return len(all) == len(s.Backends)
+	n := len(all)
+	for id, known := range s.Backends {
+		if o.isAlias(known) && o.Backends.Get(id) == nil {
+			n++
+		}
+	}
+	return n == len(s.Backends)
+}
+
+// isAlias reports whether a backend in the catalog was found to be another one under a second id.
+func (o *Roster) isAlias(known *catalog.Backend) bool {
+	uri, ok := o.aliases.Load(known.ID)
+	return ok && uri == known.URI && known.Token.IsZero()
+}
+
+// lookLimit bounds the look at a backend that nobody has looked at when it was registered.
+const lookLimit = 3 * time.Second
+
+// findAlias looks whether a backend that an older version has registered is another one under a
+// second id. One that does not answer is looked at before it is used.
+func (o *Roster) findAlias(ctx context.Context, b *backend.Backend, known *catalog.Backend) bool {
+	if !known.Token.IsZero() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	if b.Ready(ctx) != nil {
+		return false
+	}
+	_, err := member.Examine(ctx, o.Catalog, b)
+	var refusal *wire.Error
+	if !errors.As(err, &refusal) || refusal.Code != wire.IllegalOperation {
+		return false
+	}
+	o.aliases.Store(known.ID, known.URI)
+	return true
 }
 
 func (o *Roster) catchUp(life context.Context, wg *sync.WaitGroup) {
@@ -182,14 +220,14 @@ func (o *Roster) catchUp(life context.Context, wg *sync.WaitGroup) {
 	defer o.mu.Unlock()
 	s := o.Catalog.Snapshot()
 	for id, known := range s.Backends {
-		if o.Backends.Get(id) != nil {
+		if o.Backends.Get(id) != nil || o.isAlias(known) {
 			continue
 		}
 		b, err := o.Open(life, id, known.URI)
 		if err != nil {
 			continue // said by Open; the next change of the catalog tries again
 		}
-		if o.Backends.Add(b) != nil {
+		if o.findAlias(life, b, known) || o.Backends.Add(b) != nil {
 			_ = b.Close(life)
 			continue
 		}
