@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
@@ -129,6 +130,18 @@ func (s *Store) ensureClusterID(ctx context.Context) error {
 		return fmt.Errorf("name the cluster: %w", err)
 	}
 	return nil
+}
+
+// ReadClusterID reads which cluster a server holds the catalog of; zero if it holds none.
+func ReadClusterID(ctx context.Context, client *mongo.Client) (bson.ObjectID, error) {
+	var d struct {
+		ClusterID bson.ObjectID `bson:"clusterId"`
+	}
+	err := client.Database(DB).Collection(settingsColl).FindOne(ctx, bson.D{{Key: "_id", Value: clusterID}}).Decode(&d)
+	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
+		return bson.ObjectID{}, fmt.Errorf("read the catalog's cluster: %w", err)
+	}
+	return d.ClusterID, nil
 }
 
 // Change is one entry of the history, in the shape of config.changelog.

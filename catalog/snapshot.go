@@ -22,6 +22,13 @@ type Backend struct {
 	DrainedAt time.Time
 	// TopologyTime is what config.shards shows as topologyTime.
 	TopologyTime bson.Timestamp
+	// Token is the random id that the backend itself keeps, too: a server without it is another one.
+	// Zero for a backend that only an older version has seen, or none yet.
+	Token bson.ObjectID
+	// SetName and SetID are the replica set's name and id; empty for a standalone, and the id where
+	// the server does not tell it.
+	SetName string
+	SetID   bson.ObjectID
 }
 
 // Database is a database known to the catalog.
@@ -95,6 +102,23 @@ func (s *Snapshot) Database(name string) *Database {
 		return d
 	}
 	return nil
+}
+
+// Holds reports whether anything is placed on a backend: a partition, or a database's primary.
+func (s *Snapshot) Holds(backendID string) bool {
+	for _, m := range s.Maps {
+		for _, p := range m.Partitions {
+			if p.Backend == backendID {
+				return true
+			}
+		}
+	}
+	for _, d := range s.Databases {
+		if d.Primary == backendID && !d.Dropped {
+			return true
+		}
+	}
+	return false
 }
 
 // newest returns the newest map of a namespace or of a database.

@@ -26,6 +26,7 @@ const (
 	countersColl  = "counters"
 	nsColl        = "collections"
 	changelogColl = "changelog"
+	pulsesColl    = "pulses"
 )
 
 // ErrMapExists says that somebody else has inserted that version of a map; the snapshot has been refreshed.
@@ -331,12 +332,16 @@ func (s *Store) InsertMaps(ctx context.Context, maps ...*Map) error {
 	return nil
 }
 
-// NextNumber returns a number that was never returned before, for the name of a physical collection.
+// numbersID is the counter of NextNumber.
+const numbersID = "physical"
+
+// NextNumber returns a number that was never returned before, for the name of a physical collection
+// or to count a change of a map.
 func (s *Store) NextNumber(ctx context.Context) (uint64, error) {
 	var d struct {
 		N int64 `bson:"n"`
 	}
-	err := s.db.Collection(countersColl).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: "physical"}},
+	err := s.db.Collection(countersColl).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: numbersID}},
 		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}},
 		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
 	if err != nil {

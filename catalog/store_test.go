@@ -134,8 +134,8 @@ func TestStoreFleet(t *testing.T) {
 	if p := store.Snapshot().Databases["Shop"].Primary; p != "b1" {
 		t.Errorf("primary %s", p)
 	}
-	if err := errors.Join(store.PutBackend(ctx, "b1", "mongodb://h/", "h:1"), store.SetDraining(ctx, "b1"),
-		store.PutBackend(ctx, "b1", "mongodb://h2/", "h:2"), store.SetBalancerStopped(ctx, true),
+	if err := errors.Join(store.PutBackend(ctx, catalog.Backend{ID: "b1", URI: "mongodb://h/", Host: "h:1"}), store.SetDraining(ctx, "b1"),
+		store.PutBackend(ctx, catalog.Backend{ID: "b1", URI: "mongodb://h2/", Host: "h:2"}), store.SetBalancerStopped(ctx, true),
 		store.SetCollection(ctx, catalog.CollectionSettings{NS: "a.b", MaxPartitionBytes: 5})); err != nil {
 		t.Fatal(err)
 	}

@@ -90,9 +90,11 @@ func TestCatalogWritesCountWhenConfirmed(t *testing.T) {
 		"DeleteReshape":  func(ctx context.Context) error { return store.DeleteReshape(ctx, rec) },
 		"CreateDatabase": func(ctx context.Context) error { return store.CreateDatabase(ctx, "db", "b1") },
 		"DropDatabase":   func(ctx context.Context) error { return store.DropDatabase(ctx, "db") },
-		"PutBackend":     func(ctx context.Context) error { return store.PutBackend(ctx, "b1", "mongodb://h/", "h:1") },
-		"SetDraining":    func(ctx context.Context) error { return store.SetDraining(ctx, "b1") },
-		"RemoveBackend":  func(ctx context.Context) error { return store.RemoveBackend(ctx, "b1") },
+		"PutBackend": func(ctx context.Context) error {
+			return store.PutBackend(ctx, catalog.Backend{ID: "b1", URI: "mongodb://h/", Host: "h:1"})
+		},
+		"SetDraining":   func(ctx context.Context) error { return store.SetDraining(ctx, "b1") },
+		"RemoveBackend": func(ctx context.Context) error { return store.RemoveBackend(ctx, "b1") },
 		"SetCollection": func(ctx context.Context) error {
 			return store.SetCollection(ctx, catalog.CollectionSettings{NS: "db.c"})
 		},

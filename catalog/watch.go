@@ -59,7 +59,7 @@ func (s *Store) OnReshape(f func(Reshape)) {
 // watch follows the catalog's change stream, opening it anew when it ends.
 func (s *Store) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		cs, err := s.db.Watch(ctx, mongo.Pipeline{{{Key: "$match", Value: bson.D{{Key: "ns.coll", Value: bson.D{{Key: "$nin", Value: bson.A{changelogColl, mongosColl}}}}}}}},
+		cs, err := s.db.Watch(ctx, mongo.Pipeline{{{Key: "$match", Value: bson.D{{Key: "ns.coll", Value: bson.D{{Key: "$nin", Value: bson.A{changelogColl, mongosColl, pulsesColl}}}}}}}},
 			options.ChangeStream().SetFullDocument(options.UpdateLookup).SetMaxAwaitTime(time.Second))
 		if err == nil {
 			_ = s.Refresh(ctx) // what changed before the stream was there

@@ -89,6 +89,7 @@ type Reshape struct {
 	DrainLimit         time.Duration `key:"drainLimit" help:"Cursors older than a flip by this much are killed, so that the old partition can be dropped."`
 	CheckInterval      time.Duration `key:"checkInterval" help:"How often partitions' sizes are looked at."`
 	StandalonePause    time.Duration `key:"standalonePause" help:"On a standalone a reshape stops writes while it copies, and so does movePrimary of a capped or time-series collection; one that would take longer than this is refused."`
+	SweepInterval      time.Duration `key:"sweepInterval" help:"How often backends are looked through for what changes that are over have left there, and for collections that belong to nothing."`
 	CopyBytesPerSecond Bytes         `key:"copyBytesPerSecond" help:"Most bytes that this proxy's copies write in a second, all together; 0: as many as leave the foreground its latency."`
 }
 
@@ -118,6 +119,7 @@ func Default() Config {
 			DrainLimit:      time.Hour,
 			CheckInterval:   10 * time.Second,
 			StandalonePause: 10 * time.Second,
+			SweepInterval:   time.Hour,
 		},
 	}
 }

@@ -146,11 +146,14 @@ func (c Config) validateReshape(p *problems) {
 	p.atLeast("transactions.lifetime", c.Transactions.Lifetime, time.Millisecond)
 	for path, d := range map[string]time.Duration{
 		"leaseRenew": r.LeaseRenew, "leaseMargin": r.LeaseMargin, "burnAfter": r.BurnAfter, "backoffMin": r.BackoffMin, "gateWait": r.GateWait,
-		"standalonePause": r.StandalonePause, "drainLimit": r.DrainLimit, "checkInterval": r.CheckInterval,
+		"standalonePause": r.StandalonePause, "drainLimit": r.DrainLimit, "checkInterval": r.CheckInterval, "sweepInterval": r.SweepInterval,
 	} {
 		p.atLeast("reshape."+path, d, time.Millisecond)
 	}
 	p.atLeast("reshape.retryWindow", r.RetryWindow, 0)
+	if r.SweepInterval > time.Hour {
+		p.add("reshape.sweepInterval", "%s is too long: what is on record of dropped collections is kept for two hours, so that two sweeps see it; at most 1h", r.SweepInterval)
+	}
 	if least := 2*r.LeaseRenew + r.LeaseMargin; r.Lease != 0 && r.Lease < least {
 		p.add("reshape.lease", "%s leaves no room for a lost renewal: at least twice leaseRenew and leaseMargin, %s", r.Lease, least)
 	}

@@ -45,7 +45,14 @@ func (b Board) Register(ctx context.Context, in protocol.Instance) error {
 
 // Renew counts one renewal of an instance that has not been ended.
 func (b Board) Renew(ctx context.Context, id protocol.ID) (bool, error) {
-	return b.touch(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}})
+	return b.RenewFrom(ctx, id, 0)
+}
+
+// RenewFrom is Renew of an instance that has had so many renewals confirmed. It reports false as well
+// where the backend has fewer: it was restored from an older copy under this process's feet.
+func (b Board) RenewFrom(ctx context.Context, id protocol.ID, confirmed int64) (bool, error) {
+	return b.touch(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "renewals", Value: int64(1)}}}},
+		bson.E{Key: "renewals", Value: bson.D{{Key: "$gte", Value: confirmed}}})
 }
 
 // MarkTransactions notes that an instance may have transactions open.
@@ -53,9 +60,9 @@ func (b Board) MarkTransactions(ctx context.Context, id protocol.ID) (bool, erro
 	return b.touch(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "transactions", Value: true}}}})
 }
 
-func (b Board) touch(ctx context.Context, id protocol.ID, update bson.D) (bool, error) {
-	res, err := b.db.Collection(Instances).UpdateOne(ctx,
-		bson.D{{Key: "_id", Value: id}, {Key: "gone", Value: false}, {Key: "ended", Value: bson.D{{Key: "$ne", Value: true}}}}, update)
+func (b Board) touch(ctx context.Context, id protocol.ID, update bson.D, more ...bson.E) (bool, error) {
+	filter := bson.D{{Key: "_id", Value: id}, {Key: "gone", Value: false}, {Key: "ended", Value: bson.D{{Key: "$ne", Value: true}}}}
+	res, err := b.db.Collection(Instances).UpdateOne(ctx, append(filter, more...), update)
 	return err == nil && res.MatchedCount == 1, err
 }
 

@@ -32,6 +32,10 @@ type Config struct {
 	Burn func(ctx context.Context, ns string, v int64, home catalog.RecordedHome) error
 	// Lost is told that this process's lease at a backend has ended: its transactions there are to be ended before Lost returns. May be nil.
 	Lost func(ctx context.Context, backendID string)
+	// Verify looks, before each registration, whether the server is the backend that it is taken for:
+	// it may have been replaced or restored meanwhile. With an error nothing is registered, and no
+	// request goes there. May be nil.
+	Verify func(ctx context.Context, b *backend.Backend) error
 	// Overdue is told of retired homes that are still in use at the drain limit: the cursors there are to be killed. May be nil.
 	Overdue func([]partition.Home)
 	// Abort aborts the transactions that have touched homes, which keep a closing from being answered. May be nil.
@@ -120,6 +124,9 @@ func (m *Member) Keep(ctx context.Context, b *backend.Backend) {
 	m.leave(context.WithoutCancel(ctx), b)
 }
 
+// verifyLimit bounds one look whether a server is the backend that it is taken for.
+const verifyLimit = 10 * time.Second
+
 // session is the life of one instance. An instance whose lease was lost is not gone yet: what it sent may be in flight, and only the next one, which
 // answers for all gates of this process, can speak for it.
 func (m *Member) session(ctx context.Context, b *backend.Backend) error {
@@ -129,6 +136,14 @@ func (m *Member) session(ctx context.Context, b *backend.Backend) error {
 	}
 	in := &instance{m: m, b: b, board: BoardOf(b), id: bson.NewObjectID(), lease: &Lease{length: length, margin: m.cfg.Margin}, seen: map[bson.ObjectID]bool{}}
 	in.lease.mark = in.markTransactions
+	if m.cfg.Verify != nil {
+		vctx, cancel := context.WithTimeout(ctx, verifyLimit)
+		err := m.cfg.Verify(vctx, b)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
 	inner, cancel := context.WithCancel(ctx)
 	defer in.wg.Wait()
 	defer cancel()
@@ -270,7 +285,7 @@ func (in *instance) markTransactions(ctx context.Context) error {
 func (in *instance) renew(ctx context.Context) error {
 	t := time.NewTicker(in.m.cfg.Renew)
 	defer t.Stop()
-	for {
+	for confirmed := int64(0); ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -279,15 +294,17 @@ func (in *instance) renew(ctx context.Context) error {
 		sent := time.Now()
 		// While a set recovers from a failover a majority may take longer to confirm than from one renewal to the next.
 		rctx, cancel := context.WithTimeout(ctx, max(in.m.cfg.Renew, in.lease.length/4))
-		ok, err := in.board.Renew(rctx, in.id)
+		ok, err := in.board.RenewFrom(rctx, in.id, confirmed)
 		cancel()
 		switch {
 		case err == nil && !ok:
-			return errors.New("the instance was ended by another proxy")
+			return errors.New("the instance was ended by another proxy, or the backend was restored from an older copy")
 		case err == nil && !in.lease.renewed(sent, false):
 			return errors.New("the lease had ended before its renewal was confirmed")
 		case err != nil && !in.lease.Valid():
 			return err
+		case err == nil:
+			confirmed++
 		}
 	}
 }

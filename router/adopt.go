@@ -8,48 +8,48 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
-	"github.com/shardway/shardway/member"
-	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
 
-// Adopt registers the databases that a backend has already, as they are: their primary becomes that backend. It is run for
-// every backend at start, and by addShard. The error is 96 OperationFailed when a database is on another backend as
-// well (both are named), or has a collection whose name only partitions may have, or when the backend is another fleet's; nothing has been registered then.
-func Adopt(ctx context.Context, table *partition.Table, cat *catalog.Store, b *backend.Backend) error {
-	if err := member.Own(ctx, b, table.View().Catalog); err != nil {
-		return err
+// Adoption is what Adopt found: databases that backends have already, and whose each is to be.
+type Adoption struct {
+	cat *catalog.Store
+	// primaries has the backend of each database that is to be registered.
+	primaries map[string]string
+	// Strays are collections, "db.collection on backend 'id'", of databases that live elsewhere. They
+	// are served to nobody and left alone.
+	Strays []string
+}
+
+// FindDatabases looks for databases that backends have and the catalog does not know: each is to be
+// registered with its backend as the primary. It registers nothing. The error is 96 OperationFailed
+// when a database that nobody knows is on two backends (both are named), or has a collection whose
+// name only partitions may have. Of a database that is known the catalog says where it lives.
+func FindDatabases(ctx context.Context, cat *catalog.Store, backends ...*backend.Backend) (*Adoption, error) {
+	a := &Adoption{cat: cat, primaries: map[string]string{}}
+	s := cat.Snapshot()
+	for _, b := range backends {
+		names, err := databasesOf(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		for _, db := range names {
+			if err := a.look(ctx, s, b, db); err != nil {
+				return nil, err
+			}
+		}
 	}
-	fresh, err := adoptions(ctx, table, b)
-	if err != nil {
-		return err
-	}
-	for _, db := range fresh {
-		if err := cat.CreateDatabase(ctx, db, b.ID()); err != nil {
+	return a, nil
+}
+
+// Register registers what was found.
+func (a *Adoption) Register(ctx context.Context) error {
+	for _, db := range sorted(a.primaries) {
+		if err := a.cat.CreateDatabase(ctx, db, a.primaries[db]); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// adoptions lists the databases of b that are to be registered.
-func adoptions(ctx context.Context, table *partition.Table, b *backend.Backend) ([]string, error) {
-	view := table.View()
-	names, err := databasesOf(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	var fresh []string
-	for _, db := range names {
-		isNew, err := adoptable(ctx, view.Catalog, b, db)
-		if err != nil {
-			return nil, err
-		}
-		if isNew {
-			fresh = append(fresh, db)
-		}
-	}
-	return fresh, nil
 }
 
 // databasesOf lists a backend's databases that clients may have made.
@@ -75,15 +75,15 @@ func databasesOf(ctx context.Context, b *backend.Backend) ([]string, error) {
 	return names, nil
 }
 
-// adoptable reports whether db, found on b, is to be registered with b as its primary.
-func adoptable(ctx context.Context, s *catalog.Snapshot, b *backend.Backend, db string) (bool, error) {
+// look judges the database db on b.
+func (a *Adoption) look(ctx context.Context, s *catalog.Snapshot, b *backend.Backend, db string) error {
 	known := s.Databases[db]
 	if known != nil && known.Primary == b.ID() {
-		return false, nil
+		return nil
 	}
 	colls, err := collectionNames(ctx, b, db)
 	if err != nil {
-		return false, err
+		return err
 	}
 	physical, plain := "", ""
 	for _, name := range colls {
@@ -92,22 +92,26 @@ func adoptable(ctx context.Context, s *catalog.Snapshot, b *backend.Backend, db 
 			// The server's own; an empty system.views outlives a dropped database.
 		case catalog.IsPhysicalName(name):
 			physical = name
-		case !ownedByMap(s, b.ID(), db, name):
+		case ownedByMap(s, b.ID(), db, name):
+		case known != nil:
+			a.Strays = append(a.Strays, db+"."+name+" on backend '"+b.ID()+"'")
+		default:
 			plain = name
 		}
 	}
-	switch {
+	switch other := a.primaries[db]; {
 	case plain == "":
-		return false, nil // partitions of ours, or what a sweep will take
-	case known != nil:
-		return false, wire.Errorf(wire.OperationFailed,
+		return nil // partitions of ours, or what a sweep will take
+	case other != "":
+		return wire.Errorf(wire.OperationFailed,
 			"database '%s' is on backend '%s' and on backend '%s' (there with collection '%s'): a database can be adopted from one backend only; drop or rename one of the two",
-			db, known.Primary, b.ID(), plain)
+			db, other, b.ID(), plain)
 	case physical != "":
-		return false, wire.Errorf(wire.OperationFailed,
+		return wire.Errorf(wire.OperationFailed,
 			"database '%s' of backend '%s' has a collection '%s': names of that form are kept for partitions; rename it to have the database adopted", db, b.ID(), physical)
 	}
-	return true, nil
+	a.primaries[db] = b.ID()
+	return nil
 }
 
 func collectionNames(ctx context.Context, b *backend.Backend, db string) ([]string, error) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
-	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/router"
 	"github.com/shardway/shardway/wire"
 )
@@ -560,28 +559,32 @@ func TestAdopt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	adopt := func(i int) error {
-		table := partition.NewTable()
-		table.Apply(w.catalog.Snapshot())
-		b, err := backend.Open(ctx, backend.Config{ID: w.ids[i], URI: w.fleet.Servers[i].URI()})
-		if err != nil {
-			t.Fatal(err)
+	adopt := func(numbers ...int) ([]string, error) {
+		var all []*backend.Backend
+		for _, i := range numbers {
+			b, err := backend.Open(ctx, backend.Config{ID: w.ids[i], URI: w.fleet.Servers[i].URI()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close(ctx)
+			all = append(all, b)
 		}
-		defer b.Close(ctx)
-		return router.Adopt(ctx, table, w.catalog, b)
+		found, err := router.FindDatabases(ctx, w.catalog, all...)
+		if err != nil {
+			return nil, err
+		}
+		return found.Strays, found.Register(ctx)
 	}
 	c := w.shard("people", "tenant") // partitions on all three are no conflict
 	w.fill(c, 1)
 	insert("b1", "old", "things")
-	for i := range w.ids {
-		if err := adopt(i); err != nil {
-			t.Fatal(err)
-		}
+	if strays, err := adopt(0, 1, 2); err != nil || len(strays) > 0 {
+		t.Fatal(strays, err)
 	}
 	if d := w.catalog.Snapshot().Databases["old"]; d == nil || d.Primary != "b1" {
 		t.Fatalf("adopted as %+v, want primary b1", d)
 	}
-	if err := adopt(0); err != nil {
+	if _, err := adopt(0); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 	// What a dropped database leaves of its views is not adopted, nor in the way.
@@ -591,23 +594,32 @@ func TestAdopt(t *testing.T) {
 	if err := w.direct["b3"].Database("old").Collection("v").Drop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := adopt(2); err != nil {
+	if _, err := adopt(2); err != nil {
 		t.Errorf("an empty system.views: %v", err)
 	}
+	// Of a database that is known the catalog says where it lives; what lies elsewhere is in nobody's way.
 	insert("b3", "old", "things")
+	insert("b2", "new", "things")
 	insert("b3", "new", "things")
-	err := adopt(2)
-	if err == nil || wire.AsError(err).Code != wire.OperationFailed || !strings.Contains(err.Error(), "'b1'") || !strings.Contains(err.Error(), "'b3'") {
-		t.Errorf("one database on two backends: %v", err)
+	_, err := adopt(1, 2)
+	if err == nil || wire.AsError(err).Code != wire.OperationFailed || !strings.Contains(err.Error(), "'b2'") || !strings.Contains(err.Error(), "'b3'") {
+		t.Errorf("a database that nobody knows on two backends: %v", err)
 	}
 	if w.catalog.Snapshot().Databases["new"] != nil {
-		t.Error("a refused backend's other database was adopted")
+		t.Error("a refused backend's database was adopted")
 	}
-	if err := w.direct["b3"].Database("old").Drop(ctx); err != nil {
+	if err := w.direct["b2"].Database("new").Drop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	insert("b3", "new", "odd@1.2.3")
-	if err := adopt(2); err == nil || wire.AsError(err).Code != wire.OperationFailed {
+	if strays, err := adopt(1, 2); err != nil || len(strays) != 1 || !strings.Contains(strays[0], "old.things") || !strings.Contains(strays[0], "'b3'") {
+		t.Errorf("a stray of a known database: %v, %v", strays, err)
+	}
+	if d := w.catalog.Snapshot().Databases["old"]; d == nil || d.Primary != "b1" {
+		t.Errorf("the database with a stray is %+v, want primary b1", d)
+	}
+	insert("b3", "more", "things")
+	insert("b3", "more", "odd@1.2.3")
+	if _, err := adopt(2); err == nil || wire.AsError(err).Code != wire.OperationFailed {
 		t.Errorf("a collection with a physical name: %v", err)
 	}
 }

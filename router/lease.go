@@ -97,7 +97,7 @@ func mayRepeat(ctx context.Context, err error) bool {
 	if isA[*leaseError](err) {
 		return !mustReplan(err)
 	}
-	return wire.Retriable(err)
+	return helpsToRetry(err)
 }
 
 // mustReplan reports whether a message was not sent since there was no lease, or the lease did not admit it: its gates are to be left and passed anew.

@@ -96,6 +96,15 @@ func (p *proxy) leftAfterFlip(t *testing.T, has int32) (m *catalog.Map, input, o
 		}
 	}
 	id := bson.NewObjectID()
+	// What the process recorded before it closed gates.
+	specs, err := p.direct.Database("db").ListCollectionSpecifications(t.Context(), bson.D{{Key: "name", Value: input}})
+	if err != nil || len(specs) != 1 {
+		t.Fatal(specs, err)
+	}
+	if _, err := p.direct.Database(catalog.MemberDB).Collection(member.Collections).InsertOne(t.Context(),
+		member.Collection{Name: "db." + input, State: member.Used, UUID: specs[0].UUID, Reshape: id}); err != nil {
+		t.Fatal(err)
+	}
 	m = p.flippedBy(t, m, id)
 	rec := catalog.Reshape{ID: id, NS: "db.c", Kind: "move", Closings: []catalog.RecordedClosing{{Backend: "b1", ID: bson.NewObjectID()}}, Owner: bson.NewObjectID(), Server: "gone", Phase: catalog.Closing, EndV: m.V,
 		Inputs:  []catalog.RecordedHome{{Backend: "b1", Physical: input}},

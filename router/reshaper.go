@@ -47,6 +47,8 @@ type Reshaper interface {
 	CannotSplit(c *partition.Collection) map[partition.Home]int64
 	// Operations lists running reshapes as documents for currentOp.
 	Operations() []bson.D
+	// Unmatched lists, as documents, collections on backends that belong to nothing and are left alone.
+	Unmatched(ctx context.Context) ([]bson.D, error)
 	// LeastLoaded returns the id of the backend with the least data that is not draining.
 	LeastLoaded(ctx context.Context) (string, error)
 }

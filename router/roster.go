@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/backend/records"
@@ -39,8 +37,11 @@ type Roster struct {
 	// there what it has to. nil admits every one.
 	Admit func(ctx context.Context, b *backend.Backend) error
 
-	mu   sync.Mutex // held while a backend joins or leaves
-	keep sync.Map   // id to what ends the registration and waits for that
+	mu sync.Mutex // held while a backend joins or leaves
+	// aliases are ids in the catalog under which an older version has registered a server a second
+	// time, with the connection strings. They are not opened.
+	aliases sync.Map
+	keep    sync.Map // id to what ends the registration and waits for that
 }
 
 // Keep registers this process at a backend and keeps it so until ctx ends or the backend is removed.
@@ -48,8 +49,11 @@ func (o *Roster) Keep(ctx context.Context, wg *sync.WaitGroup, b *backend.Backen
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	o.keep.Store(b.ID(), func() { cancel(); <-done })
+	var beating sync.WaitGroup
+	beating.Go(func() { o.beat(ctx, b) })
 	wg.Go(func() {
 		defer close(done)
+		defer beating.Wait()
 		defer cancel()
 		if o.awaitAdmission(ctx, b) {
 			o.Member.Keep(ctx, b)
@@ -110,6 +114,31 @@ func (o *Roster) awaitAdmission(ctx context.Context, b *backend.Backend) bool {
 	return ctx.Err() == nil
 }
 
+// beatEvery is how often a backend's pulse is counted: a copy of it that is older than that is
+// noticed when it is put into its place.
+const beatEvery = time.Minute
+
+// beat counts a backend's pulse while this process is registered there, until ctx ends.
+func (o *Roster) beat(ctx context.Context, b *backend.Backend) {
+	if o.Member.WaitJoined(ctx, b.ID()) != nil {
+		return
+	}
+	t := time.NewTicker(beatEvery)
+	defer t.Stop()
+	for {
+		if o.Member.Lease(b.ID()).Valid() {
+			bctx, cancel := context.WithTimeout(ctx, joinLimit)
+			_ = member.Beat(bctx, b, o.Catalog) // one that is left out makes the notice coarser
+			cancel()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
 // Adder returns what Config.AddBackend wants; what it starts ends with life and is counted in wg.
 func (o *Roster) Adder(life context.Context, wg *sync.WaitGroup) func(ctx context.Context, id, uri string) error {
 	return func(ctx context.Context, id, uri string) error { return o.add(ctx, life, wg, id, uri) }
@@ -146,20 +175,27 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 			return wire.Errorf(wire.OperationFailed, "whether shard '%s' tells which retryable writes it has executed cannot be found out: %v", id, err)
 		}
 	}
-	if err := o.isNew(ctx, b); err != nil {
+	if err := o.Catalog.Refresh(ctx); err != nil {
 		return err
 	}
-	fresh, err := adoptions(ctx, o.Table, b)
+	checked, err := member.Examine(ctx, o.Catalog, b)
 	if err != nil {
 		return err
 	}
-	if err := member.Own(ctx, b, o.Table.View().Catalog); err != nil {
+	if err := o.isNew(ctx, b); err != nil {
 		return err
+	}
+	found, err := FindDatabases(ctx, o.Catalog, b)
+	if err != nil {
+		return err
+	}
+	if len(found.Strays) > 0 {
+		return wire.Errorf(wire.OperationFailed, "shard '%s' has collections of databases that live on other shards: %s; drop or rename them there first", id, strings.Join(found.Strays, ", "))
 	}
 	if err := ShareDefaults(ctx, o.Backends.Get(o.CatalogBackend), b); err != nil {
 		return err
 	}
-	if err := o.Catalog.PutBackend(ctx, id, b.URI(), b.HostString()); err != nil {
+	if err := checked.Register(ctx); err != nil {
 		return err
 	}
 	if err := o.Backends.Add(b); err != nil {
@@ -169,7 +205,7 @@ func (o *Roster) add(ctx, life context.Context, wg *sync.WaitGroup, id, uri stri
 	o.Keep(life, wg, b)
 	// Requests for what is adopted need the lease; one that is late costs them a retry and is no reason to fail.
 	_ = o.Member.WaitJoined(ctx, id)
-	return registerDatabases(context.WithoutCancel(ctx), o.Catalog, b, fresh)
+	return o.registerDatabases(context.WithoutCancel(ctx), b, found)
 }
 
 // Remove takes a backend out of the catalog and out of the set, and closes it. Nothing may live on it any more.
@@ -217,7 +253,42 @@ func (o *Roster) follows(s *catalog.Snapshot) bool {
 			return false
 		}
 	}
-	return len(all) == len(s.Backends)
+	n := len(all)
+	for id, known := range s.Backends {
+		if o.isAlias(known) && o.Backends.Get(id) == nil {
+			n++
+		}
+	}
+	return n == len(s.Backends)
+}
+
+// isAlias reports whether a backend in the catalog was found to be another one under a second id.
+func (o *Roster) isAlias(known *catalog.Backend) bool {
+	uri, ok := o.aliases.Load(known.ID)
+	return ok && uri == known.URI && known.Token.IsZero()
+}
+
+// lookLimit bounds the look at a backend that nobody has looked at when it was registered.
+const lookLimit = 3 * time.Second
+
+// findAlias looks whether a backend that an older version has registered is another one under a
+// second id. One that does not answer is looked at before it is used.
+func (o *Roster) findAlias(ctx context.Context, b *backend.Backend, known *catalog.Backend) bool {
+	if !known.Token.IsZero() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	if b.Ready(ctx) != nil {
+		return false
+	}
+	_, err := member.Examine(ctx, o.Catalog, b)
+	var refusal *wire.Error
+	if !errors.As(err, &refusal) || refusal.Code != wire.IllegalOperation {
+		return false
+	}
+	o.aliases.Store(known.ID, known.URI)
+	return true
 }
 
 func (o *Roster) catchUp(life context.Context, wg *sync.WaitGroup) {
@@ -225,14 +296,14 @@ func (o *Roster) catchUp(life context.Context, wg *sync.WaitGroup) {
 	defer o.mu.Unlock()
 	s := o.Catalog.Snapshot()
 	for id, known := range s.Backends {
-		if o.Backends.Get(id) != nil {
+		if o.Backends.Get(id) != nil || o.isAlias(known) {
 			continue
 		}
 		b, err := o.Open(life, id, known.URI)
 		if err != nil {
 			continue // said by Open; the next change of the catalog tries again
 		}
-		if o.Backends.Add(b) != nil {
+		if o.findAlias(life, b, known) || o.Backends.Add(b) != nil {
 			_ = b.Close(life)
 			continue
 		}
@@ -259,50 +330,16 @@ func (o *Roster) close(ctx context.Context, id string) {
 	_ = b.Close(closing)
 }
 
-// isNew refuses a server that is in the fleet under another name, whatever address it was given by, and one with partitions of another
-// fleet's, which the sweep would drop.
+// isNew refuses a server that is in the fleet under another id, whatever address it was given by.
+// Its mark would tell; but a member of the fleet may not have been marked yet.
 func (o *Roster) isNew(ctx context.Context, b *backend.Backend) error {
-	hosts := hostsOf(b.HostString())
 	for _, other := range o.Backends.All() {
-		for _, h := range hostsOf(other.HostString()) {
-			if slices.Contains(hosts, h) {
-				return wire.Errorf(wire.IllegalOperation, "'%s' is a member of the shard '%s' already", h, other.ID())
-			}
-		}
-	}
-	probe := bson.D{{Key: "_id", Value: bson.NewObjectID()}}
-	mine := member.DB(b).Collection(member.Markers)
-	if _, err := mine.InsertOne(ctx, probe); err != nil {
-		return wire.Errorf(wire.OperationFailed, "shard '%s' cannot be written to: %v", b.ID(), err)
-	}
-	defer func() { _, _ = mine.DeleteOne(context.WithoutCancel(ctx), probe) }()
-	for _, other := range o.Backends.All() {
-		n, err := member.DB(other).Collection(member.Markers).CountDocuments(ctx, probe, options.Count().SetLimit(1))
-		if err != nil {
-			return wire.Errorf(wire.OperationFailed, "whether shard '%s' is the same as '%s' cannot be told: '%s' does not answer", b.ID(), other.ID(), other.ID())
-		}
-		if n > 0 {
-			return wire.Errorf(wire.IllegalOperation, "the new shard is the shard '%s' under another address", other.ID())
-		}
-	}
-	return o.noForeignPartitions(ctx, b)
-}
-
-func (o *Roster) noForeignPartitions(ctx context.Context, b *backend.Backend) error {
-	dbs, err := databasesOf(ctx, b)
-	if err != nil {
-		return err
-	}
-	for _, db := range dbs {
-		names, err := collectionNames(ctx, b, db)
+		same, err := member.SameServer(ctx, b, other)
 		if err != nil {
 			return err
 		}
-		for _, n := range names {
-			if catalog.IsPhysicalName(n) && !ownedByMap(o.Table.View().Catalog, b.ID(), db, n) {
-				return wire.Errorf(wire.OperationFailed,
-					"shard '%s' has a partition '%s.%s' of another fleet, or of an earlier stay in this one; drop it there first if it is not needed", b.ID(), db, n)
-			}
+		if same {
+			return wire.Errorf(wire.IllegalOperation, "the new shard (%s) is the shard '%s' (%s) already", b.HostString(), other.ID(), other.HostString())
 		}
 	}
 	return nil
@@ -317,12 +354,10 @@ func hostsOf(host string) []string {
 }
 
 // registerDatabases registers databases found on a new backend.
-func registerDatabases(ctx context.Context, cat *catalog.Store, b *backend.Backend, dbs []string) error {
-	var errs []error
-	for _, db := range dbs {
-		if err := cat.CreateDatabase(ctx, db, b.ID()); err != nil {
-			errs = append(errs, err)
-		} else if d := cat.Snapshot().Databases[db]; d == nil || d.Primary != b.ID() {
+func (o *Roster) registerDatabases(ctx context.Context, b *backend.Backend, found *Adoption) error {
+	errs := []error{found.Register(ctx)}
+	for db := range found.primaries {
+		if d := o.Catalog.Snapshot().Databases[db]; d == nil || d.Primary != b.ID() {
 			errs = append(errs, wire.Errorf(wire.OperationFailed, "database '%s' was made on another shard at this moment; what '%s' has of it is not served", db, b.ID()))
 		}
 	}

@@ -72,10 +72,13 @@ func startProxy(t *testing.T, n int, spare ...int) *proxy {
 	var kept sync.WaitGroup
 	roster := &router.Roster{Backends: set, Catalog: store, Table: table, Member: mem, Open: open}
 	for _, b := range set.All() {
-		roster.Keep(keep, &kept, b)
-		if err := store.PutBackend(t.Context(), b.ID(), b.URI(), b.HostString()); err != nil {
+		if err := b.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		if err := member.Enroll(t.Context(), store, b); err != nil {
+			t.Fatal(err)
+		}
+		roster.Keep(keep, &kept, b)
 		if err := mem.WaitJoined(t.Context(), b.ID()); err != nil {
 			t.Fatal(err)
 		}

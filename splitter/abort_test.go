@@ -97,6 +97,7 @@ func TestAbortAtEachPhase(t *testing.T) {
 					return
 				}
 				all, err := w.store.Reshapes(context.Background())
+				all = slices.DeleteFunc(all, func(r catalog.Reshape) bool { return r.Kind != "split" }) // the sharding may still be draining
 				if err != nil || len(all) != 1 || !w.split.Cancel(all[0].ID.Hex()) {
 					t.Errorf("not cancelled: %+v, %v", all, err)
 				}

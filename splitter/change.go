@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardway/shardway/catalog"
+	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/protocol"
 	"github.com/shardway/shardway/wire"
@@ -115,6 +116,9 @@ func (s *Splitter) runEdit(ctx context.Context, rec *catalog.Reshape, c *partiti
 		if err := e.make(ctx); err != nil {
 			return ifPassing(err)
 		}
+	}
+	if err := s.identify(ctx, rec); err != nil {
+		return retryable{err}
 	}
 	e.m.V, e.m.Reshape = versionOf(c)+1, rec.ID
 	if err := s.closeGates(ctx, rec, e.m.V, gated(c), try); err != nil {
@@ -228,7 +232,7 @@ func (s *Splitter) clean(ctx context.Context, rec *catalog.Reshape) error {
 	if err := s.owner().Forget(ctx, rec); err != nil {
 		return err
 	}
-	if err := s.dropRecorded(ctx, rec.NS, rec.Outputs); err != nil {
+	if err := s.dropRecorded(ctx, rec, rec.Outputs, abandoned); err != nil {
 		return err
 	}
 	return s.cfg.Catalog.DeleteReshape(ctx, rec)
@@ -261,13 +265,19 @@ func homesOfParts(parts []*partition.Part) []partition.Home {
 	return homes
 }
 
-// dropRecorded drops physical collections, each after the newest map has been read and does not name it.
-func (s *Splitter) dropRecorded(ctx context.Context, ns string, homes []catalog.RecordedHome) error {
-	db, _ := catalog.SplitNS(ns)
+// dropRecorded drops physical collections of a change that is over, each on evidence (see evidence.go).
+// What has none is left alone and reported.
+func (s *Splitter) dropRecorded(ctx context.Context, rec *catalog.Reshape, homes []catalog.RecordedHome, from []member.State) error {
+	db, _ := catalog.SplitNS(rec.NS)
 	var errs []error
 	for _, r := range homes {
 		h := partition.Home{Backend: r.Backend, DB: db, Physical: r.Physical}
-		if err := s.dropIfUnnamed(ctx, h); err != nil {
+		err := s.dropIfUnnamed(ctx, rec, h, from)
+		if errors.Is(err, errNoEvidence) {
+			s.log.Warn().Str("backend", h.Backend).Str("db", h.DB).Str("physical", h.Physical).Str("kind", rec.Kind).Msg("a collection that a change is done with is left alone: nothing on record says that it may be dropped")
+			err = nil
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("on backend %s: %w", h.Backend, err))
 		}
 	}
@@ -276,13 +286,9 @@ func (s *Splitter) dropRecorded(ctx context.Context, ns string, homes []catalog.
 
 // dropIfUnnamed drops a physical collection unless the newest map of any namespace names it. A plain name that belongs to a namespace without
 // a map is the collection itself.
-func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) error {
+func (s *Splitter) dropIfUnnamed(ctx context.Context, rec *catalog.Reshape, h partition.Home, from []member.State) error {
 	if catalog.IsAbsentName(h.Physical) || h.Physical == catalog.PrimaryHome {
 		return nil // nothing is there
-	}
-	named, err := s.cfg.Catalog.Named(ctx, h.Backend, h.DB, h.Physical)
-	if err != nil || named {
-		return err
 	}
 	if !catalog.IsPhysicalName(h.Physical) {
 		m, err := s.cfg.Catalog.NewestMap(ctx, h.DB+"."+h.Physical)
@@ -290,25 +296,11 @@ func (s *Splitter) dropIfUnnamed(ctx context.Context, h partition.Home) error {
 			return err
 		}
 	}
-	return s.dropHome(ctx, h)
+	return s.dropOnEvidence(ctx, h, rec.ID, from)
 }
 
 // dropLimit is how long one try of a drop may take. It changes names and waits for locks; what it is about can be tried again.
 const dropLimit = 20 * time.Second
-
-func (s *Splitter) dropHome(ctx context.Context, h partition.Home) error {
-	if s.cfg.Backends.Get(h.Backend) == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, dropLimit)
-	defer cancel()
-	err := s.changeHome(ctx, h, bson.D{{Key: "drop", Value: h.Physical}}, wire.NamespaceNotFound)
-	select {
-	case s.dropped <- struct{}{}:
-	default:
-	}
-	return err
-}
 
 // majority is the write concern of everything that the proxy writes on its own account.
 var majority = bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}

@@ -131,6 +131,9 @@ func newWorldBehind(t *testing.T, server *fleet.Server, uri string, change func(
 		t.Fatal(err)
 	}
 	w.store.OnChange(w.table.Apply)
+	if err := member.Enroll(t.Context(), w.store, w.b); err != nil {
+		t.Fatal(err)
+	}
 	log := zerolog.Nop()
 	if testing.Verbose() {
 		log = zerolog.New(zerolog.NewTestWriter(t))

@@ -34,6 +34,9 @@ func (s *Splitter) settle(ctx context.Context, rec *catalog.Reshape) error {
 	if err := o.Unclose(ctx, rec); err != nil {
 		return err
 	}
+	if err := s.recordUsed(ctx, rec); err != nil {
+		return err
+	}
 	if err := s.expireLike(ctx, rec); err != nil {
 		return err
 	}
@@ -64,7 +67,7 @@ func (s *Splitter) drop(ctx context.Context, rec *catalog.Reshape) error {
 	if err := s.owner().Release(ctx, rec); err != nil {
 		return err
 	}
-	if err := s.dropRecorded(ctx, rec.NS, rec.Inputs); err != nil {
+	if err := s.dropRecorded(ctx, rec, rec.Inputs, replaced); err != nil {
 		return err
 	}
 	return s.cfg.Catalog.DeleteReshape(ctx, rec)

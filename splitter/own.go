@@ -85,7 +85,14 @@ func (s *Splitter) Burn(ctx context.Context, ns string, v int64, home catalog.Re
 // change has the namespace it waits.
 func (s *Splitter) record(ctx context.Context, ns, kind string, inputs, outputs []partition.Home) (*catalog.Reshape, error) {
 	rec := s.newRecord(ns, kind, inputs, outputs)
-	return rec, s.insertRecord(ctx, rec)
+	if err := s.insertRecord(ctx, rec); err != nil {
+		return rec, err
+	}
+	if err := s.announce(ctx, rec); err != nil {
+		// Nothing was made.
+		return rec, errors.Join(err, s.cfg.Catalog.DeleteReshape(context.WithoutCancel(ctx), rec))
+	}
+	return rec, nil
 }
 
 func (s *Splitter) newRecord(ns, kind string, inputs, outputs []partition.Home) *catalog.Reshape {

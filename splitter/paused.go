@@ -28,6 +28,9 @@ func (r *reshape) runPaused(ctx context.Context) error {
 	if err := r.s.awaitGone(ctx, homesOfParts(r.inputs)); err != nil {
 		return retryable{err}
 	}
+	if err := r.s.identify(ctx, r.rec); err != nil {
+		return retryable{err}
+	}
 	m := r.newMap()
 	r.enter("close")
 	began := time.Now()

@@ -23,7 +23,8 @@ func (s *Splitter) loads(ctx context.Context) ([]load, error) {
 	var all []load
 	var last error
 	for _, b := range s.cfg.Backends.All() {
-		if known := snap.Backends[b.ID()]; known != nil && known.Draining {
+		// One without a token has not been looked at yet: it may be another one under a second id.
+		if known := snap.Backends[b.ID()]; known != nil && (known.Draining || known.Token.IsZero()) {
 			continue
 		}
 		body, err := b.Run(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}})

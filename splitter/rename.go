@@ -116,6 +116,11 @@ func (s *Splitter) runRename(ctx context.Context, source, target *side, dropTarg
 	}
 	s.renamed(source, target)
 	for _, x := range []*side{source, target} {
+		if err := s.identify(ctx, x.rec); err != nil {
+			return retryable{err}
+		}
+	}
+	for _, x := range []*side{source, target} {
 		if err := s.closeGates(ctx, x.rec, x.m.V, gated(x.c), try); err != nil {
 			return err
 		}

@@ -252,6 +252,9 @@ func (r *reshape) run(ctx context.Context) error {
 	if err := r.s.answerable(ctx, homesOfParts(r.inputs)); err != nil {
 		return err // what the server refuses may have changed since the start
 	}
+	if err := r.s.identify(ctx, r.rec); err != nil {
+		return retryable{err}
+	}
 	if err := r.s.awaitGone(ctx, homesOfParts(r.inputs)); err != nil {
 		return retryable{err}
 	}
@@ -273,6 +276,9 @@ func (r *reshape) run(ctx context.Context) error {
 func (r *reshape) runView(ctx context.Context) error {
 	if err := r.createOutputs(ctx); err != nil {
 		return err
+	}
+	if err := r.s.identify(ctx, r.rec); err != nil {
+		return retryable{err}
 	}
 	r.enter("close")
 	if err := r.flip(ctx); err != nil {

@@ -25,6 +25,9 @@ type Config struct {
 	MaxPartitionBytes int64
 	// MonitorEvery is how often sizes are looked at; 0 means every 10 s, negative never.
 	MonitorEvery time.Duration
+	// SweepEvery is how often what changes that are over have left on backends is looked for; 0 means
+	// every hour.
+	SweepEvery time.Duration
 	// SweepAfter is how long after a drop what late writes have made anew is looked for; 0 means 30 s.
 	SweepAfter time.Duration
 	// PauseBudget is how long gates may stay closed before the attempt is given up; 0 means 1 s.
@@ -52,6 +55,7 @@ func (c *Config) setDefaults() {
 		}
 	}
 	def(&c.MonitorEvery, 10*time.Second)
+	def(&c.SweepEvery, time.Hour)
 	def(&c.SweepAfter, 30*time.Second)
 	def(&c.PauseBudget, time.Second)
 	def(&c.Backoff, time.Second)
@@ -88,6 +92,10 @@ type Splitter struct {
 	stuck map[partition.Home]unsplittable
 	// dropped is told of homes that were dropped.
 	dropped chan struct{}
+	// reported is, by backend, what was last logged of collections that belong to nothing.
+	reported sync.Map
+	// plainDrops are the backends whose drop command takes no collectionUUID.
+	plainDrops sync.Map
 	// settled says, by namespace, of which reshape it is known that all is done that follows its flip at once.
 	settled sync.Map
 	// ctx ends with Close; wg counts what drains retired homes.

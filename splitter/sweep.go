@@ -3,25 +3,20 @@ package splitter
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
+	"github.com/shardway/shardway/backend"
 	"github.com/shardway/shardway/catalog"
 	"github.com/shardway/shardway/member"
 	"github.com/shardway/shardway/partition"
 	"github.com/shardway/shardway/wire"
 )
 
-// sweepEvery is how often collections that nothing names are looked for.
-const sweepEvery = time.Hour
-
-// sweeps looks for such collections at the start, every hour, and some time after homes were dropped, when what was on its way to them has arrived.
+// sweeps sweeps at the start, again and again, and some time after homes were dropped, when what was on its way to them has arrived.
 func (s *Splitter) sweeps(ctx context.Context) {
 	s.Sweep(ctx)
-	hourly := time.NewTicker(sweepEvery)
-	defer hourly.Stop()
+	regular := time.NewTicker(s.cfg.SweepEvery)
+	defer regular.Stop()
 	var soon <-chan time.Time
 	for {
 		select {
@@ -33,89 +28,72 @@ func (s *Splitter) sweeps(ctx context.Context) {
 			}
 			continue
 		case <-soon:
-		case <-hourly.C:
+		case <-regular.C:
 		}
 		soon = nil
 		s.Sweep(ctx)
 	}
 }
 
-// Sweep drops physical collections that neither a newest map nor the record of a reshape names: mongod makes a dropped collection
-// anew for a write that arrives late.
+// Sweep drops physical collections of changes that are over: what a change made that was given up, and
+// what a write that arrived late has made anew (mongod makes a dropped collection anew for an insert).
+// It takes only what a record on the backend says may be dropped (evidence.go). Anything else that no
+// map names is reported and left alone.
 func (s *Splitter) Sweep(ctx context.Context) {
 	for _, b := range s.cfg.Backends.All() {
 		bctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-		if err := s.sweepOne(bctx, b.ID()); err != nil && ctx.Err() == nil {
+		if err := s.sweepOne(bctx, b); err != nil && ctx.Err() == nil {
 			s.log.Warn().Err(err).Str("backend", b.ID()).Msg("not swept for collections that nothing names")
 		}
 		cancel()
 	}
 }
 
-func (s *Splitter) sweepOne(ctx context.Context, id string) error {
-	b := s.cfg.Backends.Get(id)
-	if b == nil {
-		return nil // it has left
-	}
-	if err := member.Own(ctx, b, s.cfg.Catalog.Snapshot()); err != nil {
+func (s *Splitter) sweepOne(ctx context.Context, b *backend.Backend) error {
+	if err := member.Current(ctx, b, s.cfg.Catalog); err != nil {
 		return err
 	}
-	if err := s.sweepBoard(ctx, member.BoardOf(b)); err != nil {
+	board := member.BoardOf(b)
+	if err := s.sweepBoard(ctx, board); err != nil {
 		return err
 	}
-	body, err := b.Run(ctx, "admin", bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}})
+	found, err := s.survey(ctx, b)
 	if err != nil {
 		return err
 	}
-	var list struct {
-		Databases []struct {
-			Name string `bson:"name"`
-		} `bson:"databases"`
-	}
-	if err := bson.Unmarshal(body, &list); err != nil {
+	s.report(b.ID(), found.left)
+	if err := board.RecordUsed(ctx, found.used); err != nil {
 		return err
 	}
-	for _, d := range list.Databases {
-		if catalog.IsInternalDB(d.Name) || d.Name == "local" || d.Name == "config" || d.Name == "admin" {
-			continue
-		}
-		if err := s.sweepDB(ctx, id, d.Name); err != nil {
+	for _, name := range found.gone {
+		if err := board.RecordDropped(ctx, name); err != nil {
 			return err
 		}
 	}
-	return nil
+	for _, h := range found.drops {
+		if err := s.sweepHome(ctx, h); err != nil {
+			return err
+		}
+	}
+	return board.ForgetDropped(ctx)
 }
 
-func (s *Splitter) sweepDB(ctx context.Context, id, db string) error {
-	all, err := s.cfg.Backends.Get(id).Client().Database(db).ListCollectionNames(ctx, bson.D{})
-	if err != nil {
+// sweepHome drops one physical collection that may be dropped, as its record says.
+func (s *Splitter) sweepHome(ctx context.Context, h partition.Home) error {
+	ns := h.DB + "." + catalog.LogicalName(h.Physical)
+	needed, err := s.needed(ctx, ns, h)
+	if err != nil || needed {
 		return err
 	}
-	known := s.knownHomes(id, db)
-	for _, name := range all {
-		// The buckets of a time-series collection go with it.
-		if !catalog.IsPhysicalName(name) || known[name] || strings.HasPrefix(name, "system.") {
-			continue
-		}
-		ns := db + "." + catalog.LogicalName(name)
-		h := partition.Home{Backend: id, DB: db, Physical: name}
-		needed, err := s.needed(ctx, ns, h)
-		if err != nil {
-			return err
-		}
-		if needed {
-			continue
-		}
-		if err := s.upToDate(ctx, h); err != nil {
-			return err
-		}
-		s.log.Info().Str("backend", id).Str("db", db).Str("physical", name).Msg("dropping a physical collection that nothing names")
-		var we *wire.Error
-		if err := s.dropHome(ctx, h); err != nil && !(errors.As(err, &we) && we.Code == wire.NamespaceNotFound) {
-			return err
-		}
+	if err := s.upToDate(ctx, h); err != nil {
+		return err
 	}
-	return nil
+	s.log.Info().Str("backend", h.Backend).Str("db", h.DB).Str("physical", h.Physical).Msg("dropping a physical collection of a change that is over")
+	err = s.dropOnEvidence(ctx, h, catalog.ID{}, abandoned)
+	if errors.Is(err, errNoEvidence) {
+		return nil // its record has changed since it was read
+	}
+	return err
 }
 
 // upToDate refuses a catalog that knows less than a backend: a floor there says that a namespace

@@ -117,12 +117,18 @@ func TestSweepOfAnOlderCatalog(t *testing.T) {
 	if w.split.Sweep(ctx); there() != 2 {
 		t.Fatal("what a later version may name was dropped")
 	}
-	// Nothing on the backend says that there was one.
+	// Nothing on the backend says that there was one; nor does anything say who made them.
 	if _, err := member.DB(w.b).Collection(member.Floors).DeleteMany(ctx, bson.D{}); err != nil {
 		t.Fatal(err)
 	}
+	if w.split.Sweep(ctx); there() != 2 {
+		t.Fatal("what nothing names was dropped without evidence")
+	}
+	if err := board.RecordMade(ctx, bson.NewObjectID(), []string{"db." + newer[0], "db." + newer[1]}); err != nil {
+		t.Fatal(err)
+	}
 	if w.split.Sweep(ctx); there() != 0 {
-		t.Error("what nothing names stays")
+		t.Error("what a change made that is over stays")
 	}
 }
 

@@ -42,7 +42,7 @@ func (o *oldServer) answer(cmd backendtest.Command) backendtest.Answer {
 				continue
 			}
 			for _, name := range o.fieldsOf(u) {
-				o.docs[i] = replaced(o.docs[i], func(e bsoncore.Element) bool { return e.Key() == name }, bson.Timestamp{})
+				o.docs[i] = withValues(o.docs[i], func(e bsoncore.Element) bool { return e.Key() == name }, bson.Timestamp{})
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (o *oldServer) answer(cmd backendtest.Command) backendtest.Answer {
 }
 
 func (o *oldServer) inserted(doc bson.Raw) bson.Raw {
-	return replaced(idFirst(doc), func(e bsoncore.Element) bool {
+	return withValues(idFirst(doc), func(e bsoncore.Element) bool {
 		t, i, ok := e.Value().TimestampOK()
 		return ok && t == 0 && i == 0 && e.Key() != "_id"
 	}, bson.Timestamp{T: 1796098382, I: 7})
@@ -81,8 +81,8 @@ func (o *oldServer) fieldsOf(u bson.Raw) (names []string) {
 	}
 }
 
-// replaced is a document with the values of some elements replaced in their places.
-func replaced(doc bson.Raw, which func(bsoncore.Element) bool, by bson.Timestamp) bson.Raw {
+// withValues is a document with the values of some elements replaced in their places.
+func withValues(doc bson.Raw, which func(bsoncore.Element) bool, by bson.Timestamp) bson.Raw {
 	var elems [][]byte
 	all, _ := bsoncore.Document(doc).Elements()
 	for _, e := range all {

@@ -71,7 +71,8 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 	if err != nil {
 		return err
 	}
-	if err := joinFleet(ctx, cfg, store, backends, catalogID, met, log); err != nil {
+	late, err := joinFleet(ctx, cfg, store, backends, catalogID, met, log)
+	if err != nil {
 		return err
 	}
 	table := partition.NewTable()
@@ -79,9 +80,6 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		log.Debug().Str("ns", g.NS()).Str("backend", g.Home().Backend).Dur("closed", closed).Msg("gate opened")
 	})
 	store.OnChange(table.Apply)
-	if err := adopt(ctx, store, table, backends, met, log); err != nil {
-		return err
-	}
 
 	// What goes on beside requests; it ends after the last of them.
 	var beside sync.WaitGroup
@@ -105,6 +103,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		PauseBudget:       cfg.Reshape.BurnAfter,
 		Backoff:           cfg.Reshape.BackoffMin,
 		StandalonePause:   cfg.Reshape.StandalonePause,
+		SweepEvery:        cfg.Reshape.SweepInterval,
 
 		CopyBytesPerSecond: int64(cfg.Reshape.CopyBytesPerSecond),
 		RetryWindow:        cfg.Reshape.RetryWindow,
@@ -122,6 +121,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Table:    table,
 		Log:      log,
 		Refresh:  store.Refresh,
+		Verify:   func(ctx context.Context, b *backend.Backend) error { return member.Verify(ctx, store, b) },
 		Burn:     changes.Burn,
 		Lost: func(ctx context.Context, backendID string) {
 			if r := served.Load(); r != nil {
@@ -166,6 +166,10 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		roster.Keep(background, &beside, b)
 	}
 	beside.Go(func() { roster.Follow(background, &beside) })
+	add := roster.Adder(background, &beside)
+	for _, id := range late {
+		beside.Go(func() { joinLater(background, id, cfg.Backends[id], store, add, log) })
+	}
 	awaitLeases(ctx, instances, backends, met, cmp.Or(cfg.Reshape.Lease, member.DefaultLease), log)
 
 	if err := declare(ctx, cfg, store, table, changes, log); err != nil {
@@ -185,7 +189,7 @@ func serveUntil(ctx context.Context, cfg config.Config, log zerolog.Logger, rece
 		Log:            log,
 		SlowRequest:    cfg.Log.SlowRequest,
 		RecentLog:      recent,
-		AddBackend:     roster.Adder(background, &beside),
+		AddBackend:     add,
 		RemoveBackend:  roster.Remove,
 		RetryWindow:    cfg.Reshape.RetryWindow,
 		Stop:           told,
@@ -251,6 +255,9 @@ func openCatalog(ctx context.Context, b *backend.Backend, met *admissions, log z
 			err = met.admit(ctx, b)
 		}
 		if err == nil {
+			if err := holdsCatalog(ctx, b); err != nil {
+				return nil, err
+			}
 			return catalog.Open(ctx, b.Client(), log)
 		}
 		if err := refusal(b, err); err != nil {
@@ -268,9 +275,107 @@ func openCatalog(ctx context.Context, b *backend.Backend, met *admissions, log z
 	}
 }
 
+// holdsCatalog refuses to begin a catalog on a backend that belongs to a fleet, whose catalog must be
+// elsewhere then, or was lost.
+func holdsCatalog(ctx context.Context, b *backend.Backend) error {
+	cluster, err := catalog.ReadClusterID(ctx, b.Client())
+	if err != nil || !cluster.IsZero() {
+		return err
+	}
+	id, err := member.ReadIdentity(ctx, b)
+	if err != nil || id.Fleet.IsZero() {
+		return err
+	}
+	return wire.Errorf(wire.OperationFailed, "backend '%s' (%s) belongs to the fleet with the clusterId %s, and there is no catalog on it: name the backend that holds that fleet's catalog (--catalog)",
+		b.ID(), b.HostString(), id.Fleet.Hex())
+}
+
 // joinFleet brings configuration and catalog together: what is configured is registered, and what an
-// earlier addShard registered is opened.
-func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, catalogID string, met *admissions, log zerolog.Logger) error {
+// earlier addShard registered is opened. Nothing is registered before every check of every backend
+// that answers has passed. A backend that does not answer is looked at when it does: one that the
+// catalog knows before it is used, others are returned, to be added then.
+func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, catalogID string, met *admissions, log zerolog.Logger) (late []string, err error) {
+	if err := openKnown(ctx, cfg, store, backends, log); err != nil {
+		return nil, err
+	}
+	var up, fresh, aliases []*backend.Backend
+	for _, b := range backends.All() {
+		known := store.Snapshot().Backends[b.ID()]
+		err := b.Ready(ctx)
+		if err == nil {
+			err = met.admit(ctx, b)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if err := refusal(b, err); err != nil {
+				return nil, err
+			}
+			log.Warn().Err(err).Str("backend", b.ID()).Msg("not to be reached; requests that need it fail until it is")
+		}
+		switch {
+		case known != nil && met.has(b) && cfg.Backends[b.ID()] == "" && isAlias(ctx, store, b, known):
+			aliases = append(aliases, b)
+		case met.has(b):
+			up = append(up, b)
+			if known == nil {
+				fresh = append(fresh, b)
+			}
+		case known == nil:
+			late = append(late, b.ID())
+		default:
+			log.Warn().Str("backend", b.ID()).Msg("has not been seen yet: databases on it that the catalog does not know are served after a later start")
+		}
+	}
+	checked, err := member.Examine(ctx, store, up...)
+	if err != nil {
+		return nil, err
+	}
+	found, err := router.FindDatabases(ctx, store, up...)
+	if err != nil {
+		return nil, err
+	}
+	if len(found.Strays) > 0 {
+		log.Warn().Strs("collections", found.Strays).Msg("collections of databases that live on other backends are left alone; nobody is served what is in them")
+	}
+	for _, b := range fresh {
+		if err := router.ShareDefaults(ctx, backends.Get(catalogID), b); err != nil {
+			return nil, err
+		}
+	}
+	if err := checked.Register(ctx); err != nil {
+		return nil, err
+	}
+	for _, id := range late {
+		if b := backends.Remove(id); b != nil {
+			_ = b.Close(ctx)
+		}
+	}
+	for _, b := range aliases {
+		log.Warn().Str("backend", b.ID()).Str("host", b.HostString()).Msg("an older version has registered a server under a second id; nothing is on that id, and it leaves the catalog")
+		backends.Remove(b.ID())
+		_ = b.Close(ctx)
+		if err := store.RemoveBackend(ctx, b.ID()); err != nil {
+			return nil, err
+		}
+	}
+	return late, found.Register(ctx)
+}
+
+// isAlias reports whether a backend that the catalog knows is a second id of a server, as an older
+// version let it be registered, with nothing placed on that id.
+func isAlias(ctx context.Context, store *catalog.Store, b *backend.Backend, known *catalog.Backend) bool {
+	if !known.Token.IsZero() || b.Kind() == backend.KindUnknown || store.Snapshot().Holds(b.ID()) {
+		return false
+	}
+	_, err := member.Examine(ctx, store, b)
+	var refusal *wire.Error
+	return errors.As(err, &refusal) && refusal.Code == wire.IllegalOperation
+}
+
+// openKnown opens the backends that the catalog knows and the configuration does not name.
+func openKnown(ctx context.Context, cfg config.Config, store *catalog.Store, backends *backend.Set, log zerolog.Logger) error {
 	for id, known := range store.Snapshot().Backends {
 		if backends.Get(id) != nil {
 			continue
@@ -284,50 +389,35 @@ func joinFleet(ctx context.Context, cfg config.Config, store *catalog.Store, bac
 		}
 		log.Info().Str("backend", id).Str("host", known.Host).Msg("is in the catalog and not in the configuration")
 	}
-	for _, b := range backends.All() {
-		err := b.Ready(ctx)
-		if err == nil {
-			err = met.admit(ctx, b)
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err := refusal(b, err); err != nil {
-				return err
-			}
-			log.Warn().Err(err).Str("backend", b.ID()).Msg("not to be reached; requests that need it fail until it is")
-		}
-		known := store.Snapshot().Backends[b.ID()]
-		if known == nil && met.has(b) {
-			if err := router.ShareDefaults(ctx, backends.Get(catalogID), b); err != nil {
-				return err
-			}
-		}
-		if known != nil && known.URI == b.URI() && known.Host == b.HostString() {
-			continue
-		}
-		if err := store.PutBackend(ctx, b.ID(), b.URI(), b.HostString()); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// adopt registers the databases that the backends hold and the catalog does not know. One on two backends ends the
-// start with an error that names both. A backend that is down is passed over: its databases are adopted
-// at a later start.
-func adopt(ctx context.Context, store *catalog.Store, table *partition.Table, backends *backend.Set, met *admissions, log zerolog.Logger) error {
-	for _, b := range backends.All() {
-		if !met.has(b) {
-			log.Warn().Str("backend", b.ID()).Msg("has not been seen yet: databases on it that the catalog does not know are served after a later start")
-			continue
+// lateEvery is between two tries to add a backend that did not answer when this process started.
+const lateEvery = 5 * time.Second
+
+// joinLater adds a backend of the configuration that the catalog does not know, when it answers. It
+// goes on until the backend is in the catalog or ctx ends.
+func joinLater(ctx context.Context, id, uri string, store *catalog.Store, add func(ctx context.Context, id, uri string) error, log zerolog.Logger) {
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(lateEvery):
 		}
-		if err := router.Adopt(ctx, table, store, b); err != nil {
-			return err
+		if store.Snapshot().Backends[id] != nil {
+			return // another proxy has added it
+		}
+		err := add(ctx, id, uri)
+		if err == nil {
+			log.Info().Str("backend", id).Msg("has joined the fleet")
+			return
+		}
+		if text := err.Error(); text != said && ctx.Err() == nil {
+			said = text
+			log.Error().Err(err).Str("backend", id).Msg("has not joined the fleet yet; it is tried again")
 		}
 	}
-	return nil
 }
 
 // awaitLeases waits a while until every backend that is up has been joined: requests that come earlier

@@ -78,6 +78,24 @@ func TestWrongCatalog(t *testing.T) {
 		}
 	}
 	refused("this catalog names none on it")
+	lost := func(why string) {
+		t.Helper()
+		p := start(t, args...)
+		select {
+		case err := <-p.exited:
+			if err == nil || !strings.Contains(p.stderr.String(), why) {
+				t.Errorf("it ended with %v and said %s", err, p.stderr.String())
+			}
+		case <-time.After(time.Minute):
+			t.Error("it goes on with servers that have lost their marks")
+			p.terminate(t)
+		}
+	}
+	lost("is missing")
+	// A catalog that an older program has written knows no marks: what is on the backends decides.
+	if _, err := connect(t, f.Servers[0].URI()).Database(catalog.DB).Collection("backends").UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$unset", Value: bson.D{{Key: "token", Value: ""}}}}); err != nil {
+		t.Fatal(err)
+	}
 	p = start(t, args...)
 	client = connect(t, "mongodb://"+p.logged(t, "listening")["address"].(string)+"/")
 	if n, err := client.Database("shop").Collection("orders").CountDocuments(t.Context(), bson.D{}); n != 100 || err != nil {

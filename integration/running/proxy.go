@@ -70,6 +70,8 @@ func Cleanup() error {
 type Options struct {
 	// Backends are the connection strings; the ids are b1, b2, … in this order, and the catalog is on b1.
 	Backends []string
+	// IDs, if there are any, are the ids instead; the catalog is on the first.
+	IDs []string
 	// Args are further arguments of serve.
 	Args []string
 	// LogFile gets the proxy's log, of all its lives, one after the other. Empty: nobody keeps it.
@@ -129,9 +131,15 @@ func (p *Proxy) Launch() error {
 	if err != nil {
 		return err
 	}
-	args := []string{"serve", "--listen", p.Addr(), "--catalog", "b1"}
+	id := func(i int) string {
+		if len(p.options.IDs) > 0 {
+			return p.options.IDs[i]
+		}
+		return "b" + strconv.Itoa(i+1)
+	}
+	args := []string{"serve", "--listen", p.Addr(), "--catalog", id(0)}
 	for i, uri := range p.options.Backends {
-		args = append(args, "--backend", "b"+strconv.Itoa(i+1)+"="+uri)
+		args = append(args, "--backend", id(i)+"="+uri)
 	}
 	cmd := exec.Command(path, append(args, p.options.Args...)...)
 	cmd.Env = config.WithoutOurs(os.Environ()) // the tests' own variables are unknown keys to it
