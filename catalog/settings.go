@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 )
 
 type collectionDoc struct {
@@ -137,7 +138,7 @@ func ReadClusterID(ctx context.Context, client *mongo.Client) (bson.ObjectID, er
 	var d struct {
 		ClusterID bson.ObjectID `bson:"clusterId"`
 	}
-	err := client.Database(DB).Collection(settingsColl).FindOne(ctx, bson.D{{Key: "_id", Value: clusterID}}).Decode(&d)
+	err := client.Database(DB, options.Database().SetReadConcern(readconcern.Majority())).Collection(settingsColl).FindOne(ctx, bson.D{{Key: "_id", Value: clusterID}}).Decode(&d)
 	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
 		return bson.ObjectID{}, fmt.Errorf("read the catalog's cluster: %w", err)
 	}

@@ -37,12 +37,18 @@ func (i *collectionInfo) lacks(want collectionInfo, key *shardkey.Pattern) strin
 		}
 	}
 	for name, ix := range have {
-		keys, _ := field(ix, "key").(bson.D)
-		if like[name] == nil && !(key != nil && len(keys) == 1 && keys[0].Key == key.Path()) {
+		if like[name] == nil && !isKeyIndex(ix, key) {
 			return "the index " + name + " is not the collection's"
 		}
 	}
 	return ""
+}
+
+// isKeyIndex reports whether an index is one that createKeyIndex makes, or an older version made: on
+// the shard key, with or without _id behind it.
+func isKeyIndex(ix bson.D, key *shardkey.Pattern) bool {
+	keys, _ := field(ix, "key").(bson.D)
+	return key != nil && len(keys) > 0 && keys[0].Key == key.Path() && (len(keys) == 1 || len(keys) == 2 && keys[1].Key == "_id")
 }
 
 // sameCollection reports whether two looks at a name have seen one collection. Before 8.0 a

@@ -66,6 +66,11 @@ func (c Command) isHello() bool {
 	return strings.EqualFold(c.Name, "hello") || strings.EqualFold(c.Name, "ismaster")
 }
 
+// asksWho reports whether the command asks only who is logged in.
+func (c Command) asksWho() bool {
+	return c.Name == "connectionStatus" && c.Body.Lookup("showPrivileges").Type == 0
+}
+
 func readMessage(nc net.Conn) ([]byte, error) {
 	var head [16]byte
 	if _, err := io.ReadFull(nc, head[:]); err != nil {

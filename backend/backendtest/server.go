@@ -74,7 +74,7 @@ func (s *Server) SetScript(script Script) {
 }
 
 // SetIdentity changes what connectionStatus is answered with, which otherwise says that nobody is
-// logged in.
+// logged in. With showPrivileges the script answers it.
 func (s *Server) SetIdentity(a Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Server) SetDeaf(deaf bool) {
 }
 
 // Received returns the commands received so far, in order of arrival, without hellos and
-// connectionStatus.
+// connectionStatus (with showPrivileges it is there).
 func (s *Server) Received() []Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *Server) answer(nc net.Conn, number int, msg []byte) bool {
 	switch {
 	case cmd.isHello():
 		s.hellos++
-	case cmd.Name == "connectionStatus":
+	case cmd.asksWho():
 	default:
 		s.received = append(s.received, cmd)
 	}
@@ -269,9 +269,9 @@ func (s *Server) answer(nc net.Conn, number int, msg []byte) bool {
 	switch {
 	case refused != nil:
 		a = *refused
-	case cmd.Name == "connectionStatus" && identity != nil:
+	case cmd.asksWho() && identity != nil:
 		a = *identity
-	case cmd.Name == "connectionStatus":
+	case cmd.asksWho():
 		a = Users()
 	default:
 		a = script(cmd)

@@ -15,11 +15,11 @@ var clientsRead = []string{ClientsOwn}
 const failsWith13 = "the command fails with 13 Unauthorized"
 
 var routerRows = []Row{
-	{Name: "find", By: Router, On: OnTxns, Always: []string{"filter", "batchSize", "singleBatch"}, Read: []string{localLevel, majorityAfter}, SetOnly: true,
+	{Name: "find", By: Router, On: OnTxns, Always: []string{"filter", "batchSize", "singleBatch", "maxTimeMS"}, Read: []string{linearizable}, SetOnly: true,
 		Needs: []Privilege{onCollection("config", "transactions", "find")}, Why: "whether a repeated write was executed already: what a home has on record of a session"},
-	{Name: "find", By: Router, On: OnOplog, Always: []string{"filter", "limit", "singleBatch"}, SetOnly: true,
+	{Name: "find", By: Router, On: OnOplog, Always: []string{"filter", "limit", "singleBatch", "maxTimeMS"}, May: []string{"$clusterTime"}, Read: []string{majority, majorityAfter}, SetOnly: true,
 		Needs: []Privilege{onCollection("local", "oplog.rs", "find")}, Why: "the same: the statements of a session's newest number",
-		Unseen: "the stand-in server's config.transactions is empty, so that no chain begins there"},
+		Unseen: "a retryable write would have to be repeated after a change of the map"},
 	{Name: "listCollections", By: Router, On: OnClientData, Always: []string{"cursor"}, May: []string{"filter"}, Needs: []Privilege{onAll("listCollections")},
 		Why: "clients' listCollections, options of a collection, what a view is on"},
 	{Name: "dbStats", By: Router, On: OnClientData, May: []string{"scale", "freeStorage"}, Needs: []Privilege{onAll("dbStats")}, Without: failsWith13, Why: "clients' dbStats"},
@@ -34,10 +34,10 @@ var routerRows = []Row{
 	{Name: "killOp", By: Router, On: OnAdmin, Always: []string{"op"}, Needs: []Privilege{onCluster("killop")}, Without: failsWith13, Why: "clients' killOp"},
 	{Name: "getMore", By: Router, On: Everywhere, Always: []string{"collection"}, May: fromClient("txnNumber", "autocommit"),
 		Why: "the next batch of a client's cursor on one partition, and of the router's own reads"},
-	{Name: "drop", By: Router, On: OnClientData, Needs: []Privilege{onAll("dropCollection")}, Why: "system.views and leftovers, at the end of dropDatabase",
+	{Name: "drop", By: Router, On: OnClientData, Write: []string{majority}, Needs: []Privilege{onAll("dropCollection")}, Why: "system.views and leftovers, at the end of dropDatabase",
 		Unseen: "a database would have to keep a collection that no map names"},
 	{Name: "setDefaultRWConcern", By: Router, On: OnAdmin, May: []string{"defaultReadConcern", "defaultWriteConcern"}, Write: clientsRead, SetOnly: true,
-		Needs: []Privilege{onCluster("setDefaultRWConcern")}, Without: failsWith13, Why: "clients' setDefaultRWConcern, on every backend"},
+		Needs: []Privilege{onCluster("setDefaultRWConcern")}, Without: failsWith13, Why: "clients' setDefaultRWConcern, on every backend", Unseen: unseenBesideStandalone},
 	{Name: "getClusterParameter", By: Router, On: OnAdmin, SetOnly: true, Needs: []Privilege{onCluster("getClusterParameter")}, Without: failsWith13,
 		Why: "clients' getClusterParameter, asked of the catalog's backend"},
 	{Name: "setClusterParameter", By: Router, On: OnAdmin, Write: clientsRead, SetOnly: true, Needs: []Privilege{onCluster("setClusterParameter")}, Without: failsWith13,

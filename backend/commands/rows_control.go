@@ -39,6 +39,7 @@ var startRows = []Row{
 	{Name: "buildInfo", By: Start, On: OnAdmin, Why: "the server's version"},
 	{Name: "connectionStatus", By: Start, On: OnAdmin, Always: []string{"showPrivileges"},
 		Why: "who the proxy is on the backend, and whether its privileges suffice"},
+	{Name: "connectionStatus", By: Router, On: OnAdmin, Why: "under which user the backend keeps the proxy's sessions"},
 	{Name: "getParameter", By: Start, On: OnAdmin, Always: []string{"featureCompatibilityVersion"},
 		Needs: []Privilege{onCluster("getParameter")}, Without: "the feature compatibility version is not told",
 		Why: "the feature compatibility version"},
@@ -46,7 +47,7 @@ var startRows = []Row{
 		Why: "the default concerns, which a backend that joins the fleet is given; clients' getDefaultRWConcern, asked of the catalog's backend"},
 	{Name: "setDefaultRWConcern", By: Start, On: OnAdmin, Always: nil, May: []string{"defaultReadConcern", "defaultWriteConcern"}, Write: []string{majority}, SetOnly: true,
 		Needs: []Privilege{onCluster("setDefaultRWConcern")}, Without: "a backend that joins a fleet whose defaults were set does not join",
-		Why: "the same, given to it"},
+		Why: "the same, given to it", Unseen: unseenBesideStandalone},
 	{Name: "listDatabases", By: Start, On: OnAdmin, Always: []string{"nameOnly"}, May: with(session, "filter"), Needs: []Privilege{onCluster("listDatabases")},
 		Why: "which databases a backend has: to adopt them, and to see that it is of this fleet"},
 	{Name: "listCollections", By: Start, On: Everywhere, Always: []string{"nameOnly", "filter", "cursor"}, May: session,
@@ -85,7 +86,7 @@ var catalogRows = []Row{
 
 var boardRows = []Row{
 	{Name: "find", By: Board, On: OnBoard, Always: []string{"filter", "lsid"}, May: with(session, "limit", "singleBatch", "sort"), Read: []string{majority, majorityAfter},
-		Needs: []Privilege{onDB(memberDB, "find")}, Why: "instances, closings, answers, floors, whose the backend is"},
+		Needs: []Privilege{onDB(memberDB, "find")}, Why: "instances, closings, answers, floors, whose the backend is, what became of each physical collection"},
 	{Name: "aggregate", By: Board, On: OnBoard, Stage: "$changeStream", Always: []string{"pipeline", "cursor", "lsid"}, May: session, Read: []string{majority}, SetOnly: true,
 		Needs: []Privilege{onDB(memberDB, "find", "changeStream")}, Why: "closings, as they are written"},
 	{Name: "aggregate", By: Board, On: OnBoard, Stage: "$match", Always: []string{"pipeline", "cursor", "lsid"}, May: session, Read: []string{majority, majorityAfter},
@@ -96,10 +97,13 @@ var boardRows = []Row{
 		Needs: []Privilege{onDB(memberDB, "insert")}, Why: "an instance, a closing, an answer, a marker"},
 	{Name: "update", By: Board, On: OnBoard, Always: []string{"updates", "ordered", "lsid"}, May: retried, Write: []string{majority},
 		Needs: []Privilege{onDB(memberDB, "insert", "update")}, Why: "leases, ends of instances, floors"},
-	{Name: "findAndModify", By: Board, On: OnBoard, Always: []string{"query", "update", "new", "upsert", "lsid"}, May: retried, Write: []string{majority},
-		Needs: []Privilege{onDB(memberDB, "find", "insert", "update")}, Why: "whose the backend is, taken by the first proxy of a fleet"},
+	{Name: "findAndModify", By: Board, On: OnBoard, Always: []string{"query", "update", "new", "lsid"}, May: with(retried, "upsert"), Write: []string{majority},
+		Needs: []Privilege{onDB(memberDB, "find", "insert", "update")}, Why: "whose the backend is and by which id; leases; that a collection may be dropped"},
 	{Name: "delete", By: Board, On: OnBoard, Always: []string{"deletes", "ordered", "lsid"}, May: retried, Write: []string{majority},
 		Needs: []Privilege{onDB(memberDB, "remove")}, Why: "closings, answers and markers that are done; the fleet's mark (removeShard)"},
+	{Name: "replSetGetConfig", By: Board, On: OnAdmin, Needs: []Privilege{onCluster("replSetGetConfig")},
+		Without: "a lease is as long as the servers' default election timeout needs, and a set initiated anew is known by the proxy's own mark alone",
+		Why:     "the set's own id, and its election timeout, which a lease must outlast"},
 	{Name: "getParameter", By: Board, On: OnAdmin, Always: []string{"transactionLifetimeLimitSeconds"}, Needs: []Privilege{onCluster("getParameter")},
 		Without: "after the death of a proxy that had transactions open, a change of a map waits two minutes for them",
 		Why:     "how long a dead proxy's transactions may live"},
@@ -116,7 +120,7 @@ var splitterRows = []Row{
 	{Name: "collStats", By: Splitter, On: OnClientData, Needs: []Privilege{onAll("collStats")}, Why: "how large a partition is; clients' $shardedDataDistribution"},
 	{Name: "count", By: Splitter, On: OnClientData, Always: []string{"lsid"}, May: session, Read: []string{majority}, Needs: []Privilege{onAll("find")},
 		Why: "how many documents a copy has before it"},
-	{Name: "find", By: Splitter, On: OnClientData, Always: []string{"filter", "batchSize", "noCursorTimeout", "lsid"}, May: []string{"sort", "allowDiskUse"}, Read: []string{majority},
+	{Name: "find", By: Splitter, On: OnClientData, Always: []string{"filter", "batchSize", "lsid"}, May: []string{"sort", "allowDiskUse"}, Read: []string{majority},
 		Needs: []Privilege{onAll("find")}, Why: "the copy, and the comparison in the order of _id"},
 	{Name: "find", By: Splitter, On: OnClientData, Always: []string{"filter", "limit", "singleBatch", "projection"}, Needs: []Privilege{onAll("find")}, Why: "whether a collection is empty"},
 	{Name: "find", By: Splitter, On: OnClientData, Always: []string{"filter", "batchSize", "lsid"}, May: session, Read: []string{majorityAfter, majority}, SetOnly: true,
@@ -139,14 +143,15 @@ var splitterRows = []Row{
 		Why: "indexes of outputs that an input has lost meanwhile", Unseen: "a client would have to drop an index in the middle of a copy"},
 	{Name: "collMod", By: Splitter, On: OnClientData, May: []string{"index", "validator", "validationLevel", "validationAction", "changeStreamPreAndPostImages", "pipeline", "viewOn"}, Write: []string{majority},
 		Needs: []Privilege{onAll("collMod", "find")}, Why: "outputs' expiry of documents, after the flip; options of an input that changed meanwhile"},
-	{Name: "insert", By: Splitter, On: OnClientData, Always: []string{"documents", "ordered", "bypassDocumentValidation"}, May: []string{"lsid", "txnNumber", bypassEmptyTs}, Write: []string{majority},
-		Needs: []Privilege{onAll("insert", "bypassDocumentValidation")}, Newer: bypassKnown,
-		Older: "each backend is asked first (below), and gets the field only if it knows it", Why: "the copy"},
-	{Name: "insert", By: Splitter, On: OnClientData, Always: []string{"documents", bypassEmptyTs}, Needs: []Privilege{onAll("insert")}, Newer: bypassKnown,
-		Older: "they answer 40415", Why: "whether a backend knows the field: without a document, so that nothing is inserted"},
+	{Name: "insert", By: Splitter, On: OnClientData, Always: []string{"documents", "ordered", "bypassDocumentValidation"}, May: []string{"lsid", "txnNumber", "collectionUUID"}, Write: []string{majority},
+		Needs: []Privilege{onAll("insert", "bypassDocumentValidation")}, Why: "the copy, into the collection that was made for it and no other"},
+	{Name: "update", By: Splitter, On: OnClientData, Always: []string{"updates", "ordered", "bypassDocumentValidation"}, May: []string{"lsid", "txnNumber"}, Write: []string{majority},
+		Needs: []Privilege{onAll("update", "bypassDocumentValidation")}, Why: "zero timestamps, which an insert replaces by the present time", Unseen: "a document would have to have one by an update"},
 	{Name: "delete", By: Splitter, On: OnClientData, Always: []string{"deletes", "ordered", "lsid"}, May: retried, Write: []string{majority},
 		Needs: []Privilege{onAll("remove")}, Why: "following: a document that changed is deleted from the outputs and inserted into its own", Unseen: unseenFollowing},
-	{Name: "drop", By: Splitter, On: OnClientData, Write: []string{majority}, Needs: []Privilege{onAll("dropCollection")}, Why: "inputs after the flip, outputs of attempts that failed"},
+	{Name: "drop", By: Splitter, On: OnClientData, May: []string{"collectionUUID"}, Write: []string{majority}, Needs: []Privilege{onAll("dropCollection")}, Why: "inputs after the flip, outputs of attempts that failed"},
+	{Name: "delete", By: Splitter, On: OnBoard, Always: []string{"deletes"}, Write: []string{majority}, Needs: []Privilege{onDB(memberDB, "remove")},
+		Why: "a delete of nothing, which waits until a majority has all that came before it", Unseen: "a command would have to end unconfirmed"},
 	{Name: "ping", By: Splitter, On: OnAdmin, SetOnly: true, Why: "a backend's operationTime at the flip"},
 }
 
@@ -157,8 +162,9 @@ var bypassKnown = map[string]string{bypassEmptyTs: "8.0, and late releases of 7.
 
 // Why the recording test need not see a row.
 const (
-	unseenFollowing = "it takes writes at the very moment of a copy"
-	unseenStreamEnd = "a stream ends with its proxy or with its server"
+	unseenFollowing        = "it takes writes at the very moment of a copy"
+	unseenBesideStandalone = "it is refused where a backend is a standalone, and the test has one"
+	unseenStreamEnd        = "a stream ends with its proxy or with its server"
 )
 
 // createOptions are the options of collections and views, as listCollections tells them.
