@@ -150,6 +150,9 @@ func TestSweepOfAnOlderCatalogWithLongNames(t *testing.T) {
 		}
 		return len(names) == 1
 	}
+	if err := member.BoardOf(w.b).RecordMade(ctx, bson.NewObjectID(), []string{"db." + name}); err != nil {
+		t.Fatal(err)
+	}
 	if err := member.BoardOf(w.b).RaiseFloor(ctx, "db."+coll, 9); err != nil {
 		t.Fatal(err)
 	}
