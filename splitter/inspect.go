@@ -302,13 +302,14 @@ func (s *Splitter) createIndexes(ctx context.Context, h partition.Home, indexes 
 	return s.changeHome(ctx, h, bson.D{{Key: "createIndexes", Value: h.Physical}, {Key: "indexes", Value: clean}}, 0)
 }
 
-// createKeyIndex makes the hashed index on the shard key, or an ascending one where the server has no hashed indexes. That one has _id behind the key, so that a client may
-// still make an index on the key alone with options of its own, as it may beside a hashed one.
+// createKeyIndex makes the hashed index on the shard key, or an ascending one where the server has
+// no hashed indexes. That one has _id behind the key, descending: a pattern that clients do not make,
+// so that they may make indexes on the key, or on the key and _id, with options of their own.
 func (s *Splitter) createKeyIndex(ctx context.Context, h partition.Home, key shardkey.Pattern) error {
 	err := s.createIndexes(ctx, h, []bson.D{{{Key: "key", Value: bson.D{{Key: key.Path(), Value: "hashed"}}}, {Key: "name", Value: key.Path() + "_hashed"}}})
 	var we *wire.Error
 	if errors.As(err, &we) && (we.Code == wire.CannotCreateIndex || we.Code == wire.BadValue) {
-		return s.createIndexes(ctx, h, []bson.D{{{Key: "key", Value: bson.D{{Key: key.Path(), Value: 1}, {Key: "_id", Value: 1}}}, {Key: "name", Value: key.Path() + "_1__id_1"}}})
+		return s.createIndexes(ctx, h, []bson.D{{{Key: "key", Value: bson.D{{Key: key.Path(), Value: 1}, {Key: "_id", Value: -1}}}, {Key: "name", Value: key.Path() + "_1__id_-1"}}})
 	}
 	return err
 }
