@@ -522,7 +522,7 @@ func TestCase23Unacknowledged(t *testing.T) {
 // Case 23, to a backend that is dead: nobody is told, and the connection stays in step.
 func TestCase23UnacknowledgedToADeadBackend(t *testing.T) {
 	servers := fleettest.Start(t, 2, fleettest.Durable).Servers
-	c := dial(t, running.Test(t, servers).Addr())
+	c := dial(t, running.Test(t, servers, "--pool-selection-timeout", "2s").Addr()) // which the delete waits for
 	must(t, c, "admin", shardCmd("db.c", "_id"))
 	const n = 20
 	var docs []any

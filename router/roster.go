@@ -279,7 +279,7 @@ func (o *Roster) findAlias(ctx context.Context, b *backend.Backend, known *catal
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	if b.Ready(ctx) != nil {
+	if b.Ready(ctx) != nil || o.Admit != nil && o.Admit(ctx, b) != nil {
 		return false
 	}
 	_, err := member.Examine(ctx, o.Catalog, b)
