@@ -37,7 +37,7 @@ func (i *collectionInfo) lacks(want collectionInfo, key *shardkey.Pattern) strin
 		}
 	}
 	for name, ix := range have {
-		if like[name] == nil && !isKeyIndex(ix, key) {
+		if like[name] == nil && !isKeyIndex(ix, key) && !i.isMeasurementsIndex(ix) {
 			return "the index " + name + " is not the collection's"
 		}
 	}
@@ -49,6 +49,14 @@ func (i *collectionInfo) lacks(want collectionInfo, key *shardkey.Pattern) strin
 func isKeyIndex(ix bson.D, key *shardkey.Pattern) bool {
 	keys, _ := field(ix, "key").(bson.D)
 	return key != nil && len(keys) > 0 && keys[0].Key == key.Path() && (len(keys) == 1 || len(keys) == 2 && keys[1].Key == "_id")
+}
+
+// isMeasurementsIndex reports whether an index is one that a server from 6.3 on makes by itself with a
+// time-series collection: on the fields of its metadata and its time.
+func (i *collectionInfo) isMeasurementsIndex(ix bson.D) bool {
+	series := field(i.options, "timeseries")
+	keys, _ := field(ix, "key").(bson.D)
+	return series != nil && len(keys) == 2 && keys[0].Key == fieldOf(series, "metaField") && keys[1].Key == fieldOf(series, "timeField")
 }
 
 // sameCollection reports whether two looks at a name have seen one collection. Before 8.0 a

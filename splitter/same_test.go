@@ -27,6 +27,7 @@ func TestOutputsAreLikeTheirInputs(t *testing.T) {
 	of := func(options bson.D, indexes ...bson.D) collectionInfo {
 		return collectionInfo{exists: true, options: options, indexes: indexes}
 	}
+	series := bson.D{{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}}
 	for name, c := range map[string]struct {
 		have, want collectionInfo
 		same       bool
@@ -42,6 +43,10 @@ func TestOutputsAreLikeTheirInputs(t *testing.T) {
 		"another collation":            {of(bson.D{collation("57.1")}), of(bson.D{{Key: "collation", Value: bson.D{{Key: "locale", Value: "fr"}}}}), false},
 		"an index too many":            {of(nil, a, index("b_1", bson.D{{Key: "b", Value: int32(1)}})), of(nil, a), false},
 		"the shard key's index":        {of(nil, a, index("k_hashed", bson.D{{Key: "k", Value: "hashed"}})), of(nil, a), true},
+		"a time series' own index":     {of(series, index("m_1_t_1", bson.D{{Key: "m", Value: int32(1)}, {Key: "t", Value: int32(1)}})), of(series), true},
+		"another one of a time series": {of(series, index("t_1", bson.D{{Key: "t", Value: int32(1)}})), of(series), false},
+		"the same of no time series":   {of(nil, index("m_1_t_1", bson.D{{Key: "m", Value: int32(1)}, {Key: "t", Value: int32(1)}})), of(nil), false},
+		"the key and _id":              {of(nil, index("k_1__id_-1", bson.D{{Key: "k", Value: int32(1)}, {Key: "_id", Value: int32(-1)}})), of(nil), true},
 		"the expiry":                   {of(nil, index("t_1", bson.D{{Key: "t", Value: int32(1)}})), of(nil, index("t_1", bson.D{{Key: "t", Value: int32(1)}}, bson.E{Key: "expireAfterSeconds", Value: int32(60)})), true},
 		"numbers of other types":       {of(bson.D{{Key: "size", Value: int64(4096)}}, index("b_1", bson.D{{Key: "b", Value: 1.0}})), of(bson.D{{Key: "size", Value: int32(4096)}}, index("b_1", bson.D{{Key: "b", Value: int32(1)}})), true},
 		"defaults that are listed":     {of(bson.D{validator, {Key: "validationLevel", Value: "strict"}, {Key: "validationAction", Value: "error"}, {Key: "changeStreamPreAndPostImages", Value: bson.D{{Key: "enabled", Value: false}}}}), of(bson.D{validator}), true},
