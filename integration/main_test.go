@@ -110,6 +110,14 @@ func dial(t *testing.T, addr string) *rawconn.Conn {
 	return c
 }
 
+// long skips a test that takes minutes unless SHARDWAY_LONG=1 asks for it, as .ci/run does.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() || os.Getenv("SHARDWAY_LONG") != "1" {
+		t.Skip("it takes minutes; SHARDWAY_LONG=1 runs it, as continuous integration does")
+	}
+}
+
 // command runs a command that must succeed.
 func command(t *testing.T, client *mongo.Client, db string, cmd bson.D) bson.Raw {
 	t.Helper()

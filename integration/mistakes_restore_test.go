@@ -84,6 +84,7 @@ func refusesReads(t *testing.T, client *mongo.Client) {
 // Files that are not what the backend had are noticed, by proxies that run and by one that starts; nothing is served of them and nothing is dropped. With the right
 // files everything is there again.
 func TestWrongFilesOfABackend(t *testing.T) {
+	long(t)
 	for what, c := range map[string]struct {
 		files func(t *testing.T, w *mistakeWorld, p *running.Proxy) (dir string)
 		says  string

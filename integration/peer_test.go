@@ -34,9 +34,7 @@ var peerApart = []struct{ pattern, why string }{
 
 // TestPeerSuite runs the suite against one server and against the proxy: what passes there must pass here.
 func TestPeerSuite(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the suite takes minutes to build and to run")
-	}
+	long(t)
 	dir := clientDir(t, "peer")
 	if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
 		install(t, dir, peerSuite, "go", "mod", "init", "peer")
