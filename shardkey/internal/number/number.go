@@ -42,15 +42,6 @@ type Number struct {
 	Exp            int
 }
 
-// Is reports whether t is a number's type.
-func Is(t bsoncore.Type) bool {
-	switch t {
-	case bsoncore.TypeInt32, bsoncore.TypeInt64, bsoncore.TypeDouble, bsoncore.TypeDecimal128:
-		return true
-	}
-	return false
-}
-
 // Of returns the number that v is; false where v is not a number or cut short.
 func Of(v bsoncore.Value) (Number, bool) {
 	switch {
